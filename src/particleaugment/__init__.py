@@ -1,0 +1,47 @@
+"""Augmentation policies learned while a network trains, and a pixel-exact engine that runs any policy."""
+
+from particleaugment import filter, ops, semantics
+from particleaugment.augment import Augment
+from particleaugment.executors import EXECUTORS, apply
+from particleaugment.ops import OPS
+from particleaugment.policies import (
+    AutoAugment,
+    Identity,
+    ParticlePolicy,
+    Policy,
+    RandAugment,
+    SubPolicies,
+    TrivialAugment,
+    parse,
+)
+from particleaugment.policies import from_dict as policy_from_dict
+from particleaugment.policies import load as load_policy
+from particleaugment.program import Program
+from particleaugment.transforms import HorizontalFlip, Normalize, PadCrop, RandomErasing
+
+__version__ = "0.1.0"
+__all__ = [
+    "EXECUTORS",
+    "OPS",
+    "Augment",
+    "AutoAugment",
+    "HorizontalFlip",
+    "Identity",
+    "Normalize",
+    "PadCrop",
+    "ParticlePolicy",
+    "Policy",
+    "Program",
+    "RandAugment",
+    "RandomErasing",
+    "SubPolicies",
+    "TrivialAugment",
+    "__version__",
+    "apply",
+    "filter",
+    "load_policy",
+    "ops",
+    "parse",
+    "policy_from_dict",
+    "semantics",
+]

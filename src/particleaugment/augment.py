@@ -1,0 +1,117 @@
+"""``Augment``: any policy as the one extra line in a training loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from particleaugment.executors import apply, check_images, choose_executor
+from particleaugment.policies.base import Policy
+from particleaugment.policies.parse import parse
+from particleaugment.program import resample_code
+from particleaugment.random import checked_ids
+from particleaugment.transforms import Normalize, Transform
+
+__all__ = ["Augment"]
+
+
+class Augment(nn.Module):
+    """Augment batches of uint8 images with a policy.
+
+    Give sample ids (each sample's index in its data set) and call :meth:`set_epoch`, and the result is a pure function
+    of (seed, epoch, id): the same for every batch size, number of workers, device and after every resume. Without ids
+    a counter, kept in the ``state_dict``, stands in for them: every call then draws afresh, and what a sample gets
+    depends on its place in the stream of batches.
+
+    In ``eval()`` mode images pass unchanged, except for a :class:`Normalize` among ``after``.
+
+    Args:
+        policy: A policy, or a string for :func:`particleaugment.parse`.
+        seed: Seed of all draws.
+        before: Transforms before the policy, such as ``PadCrop(4), HorizontalFlip()``.
+        after: Transforms after it, such as ``RandomErasing(), Normalize(mean, std)``.
+        executor: See :func:`particleaugment.apply`, as for ``resample`` and ``fill``.
+        resample: Filter of the geometric ops.
+        fill: Colour of what geometric ops bring in.
+
+    >>> import particleaugment as pa
+    >>> augment = pa.Augment(pa.RandAugment(n=2, m=5), seed=0)
+    >>> images = torch.zeros(4, 3, 32, 32, dtype=torch.uint8)
+    >>> augment.set_epoch(1)
+    >>> augment(images, ids=torch.tensor([10, 11, 12, 13])).shape
+    torch.Size([4, 3, 32, 32])
+    """
+
+    def __init__(
+        self,
+        policy: Policy | str,
+        seed: int = 0,
+        *,
+        before: Sequence[Transform] = (),
+        after: Sequence[Transform] = (),
+        executor: str = "auto",
+        resample: str = "bilinear",
+        fill: tuple[int, int, int] = (128, 128, 128),
+    ):
+        super().__init__()
+        self.policy = parse(policy) if isinstance(policy, str) else policy
+        if not isinstance(self.policy, Policy):
+            raise TypeError(f"expected a policy or a policy string, got {type(policy).__name__}")
+        self.seed = seed
+        self.before = tuple(before)
+        self.after = tuple(after)
+        choose_executor(executor, torch.device("cpu"))
+        resample_code(resample)
+        self.executor, self.resample, self.fill = executor, resample, fill
+        self.epoch = 0
+        self.counter = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch, part of every draw's key; call it before each epoch."""
+        if epoch < 0:
+            raise ValueError(f"the epoch must not be negative, got {epoch}")
+        self.epoch = int(epoch)
+
+    def forward(self, images: Tensor, ids: Tensor | None = None) -> Tensor:
+        """Augment a batch ``[B, C, H, W]`` (or one image ``[C, H, W]``) of uint8 images."""
+        if isinstance(images, Tensor) and images.dim() == 3:
+            one_id = None if ids is None else torch.as_tensor(ids, dtype=torch.int64).reshape(1)
+            return self.forward(images.unsqueeze(0), one_id).squeeze(0)
+        if not self.training:
+            for transform in self.after:
+                images = transform.run(images) if isinstance(transform, Normalize) else images
+            return images
+        check_images(images)
+        ids = self._fresh_ids(len(images)) if ids is None else checked_ids(ids)
+        if ids.shape != images.shape[:1]:
+            raise ValueError(f"there must be one id per image, got {tuple(ids.shape)} ids for {len(images)} images")
+        ids = ids.to(images.device, non_blocking=True)
+        height, width = images.shape[-2:]
+        for transform in self.before:
+            images = transform(images, ids, self.epoch, self.seed)
+        program = self.policy.sample(ids, self.epoch, self.seed, (height, width))
+        images = apply(images, program, self.executor, self.resample, self.fill)
+        for transform in self.after:
+            images = transform(images, ids, self.epoch, self.seed)
+        return images
+
+    def _fresh_ids(self, count: int) -> Tensor:
+        worker = torch.utils.data.get_worker_info()
+        # The worker's number in the high bits: workers hold copies of the counter and must not repeat each other.
+        start = self.counter + ((worker.id + 1 if worker else 0) << 40)
+        self.counter += count
+        return torch.arange(start, start + count)
+
+    def get_extra_state(self) -> Tensor:
+        """Return epoch and counter for ``state_dict``."""
+        return torch.tensor([self.epoch, self.counter])
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Restore epoch and counter from ``state_dict``."""
+        self.epoch, self.counter = (int(value) for value in state)
+
+    def extra_repr(self) -> str:
+        """Return the settings for ``repr``."""
+        return f"{self.policy}, seed={self.seed}, before={list(self.before)}, after={list(self.after)}"

@@ -1,0 +1,129 @@
+"""Executors turn a batch of uint8 images and a Program into augmented images: the same call, the same pixels.
+
+``pil``     Pillow, image by image: the oracle.
+``native``  loops compiled by Numba: the fastest on a CPU.
+``batch``   vectorised torch: any device.
+``auto``    ``native`` for CPU images where Numba is installed, else ``batch``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from particleaugment.coefficients import MAX_SIDE, luminance
+from particleaugment.executors import native
+from particleaugment.ops import nearest_name
+from particleaugment.program import Program, resample_code
+
+__all__ = ["EXECUTORS", "apply", "choose_executor"]
+
+EXECUTORS: tuple[str, ...] = ("auto", "pil", "native", "batch")
+"""The names that ``apply`` takes as its executor."""
+
+_logger = logging.getLogger("particleaugment")
+
+
+def apply(
+    images: Tensor,
+    program: Program,
+    executor: str = "auto",
+    resample: str = "bilinear",
+    fill: tuple[int, int, int] = (128, 128, 128),
+) -> Tensor:
+    """Run a program on a batch of images and return the augmented batch.
+
+    Args:
+        images: uint8 ``[B, 3, H, W]``, or ``[B, 1, H, W]`` for grey images, on any device and in any memory layout.
+        program: One row of ops per image; it is moved to the images' device.
+        executor: ``auto``, ``pil``, ``native`` or ``batch``; all give the same pixels.
+        resample: Filter of the geometric ops: ``nearest``, ``bilinear`` or ``bicubic``; slots of the program that name
+            their own filter keep it.
+        fill: Colour of what geometric ops bring in from outside the image; grey images get its luminance.
+
+    Returns:
+        A new uint8 tensor of the same shape on the same device.
+
+    >>> import particleaugment as pa
+    >>> images = torch.arange(2 * 3 * 4 * 4, dtype=torch.uint8).view(2, 3, 4, 4)
+    >>> program = pa.Program.from_ops([[("Rotate", 180)], ["Invert", ("Posterize", 1)]])
+    >>> pa.apply(images, program)[0, 0, 0]
+    tensor([15, 14, 13, 12], dtype=torch.uint8)
+    """
+    check_images(images)
+    if not isinstance(program, Program):
+        raise TypeError(
+            f"expected a Program, got {type(program).__name__}; make one with Program.from_ops or policy.sample"
+        )
+    if len(program) != len(images):
+        raise ValueError(f"the program is for {len(program)} images but the batch has {len(images)}")
+    code = resample_code(resample)
+    colour = _checked_fill(fill)
+    name = choose_executor(executor, images.device)
+    if images.numel() == 0 or program.op.shape[1] == 0:
+        return images.clone()
+    program = program.to(images.device)
+    if name == "pil":
+        from particleaugment.executors import pil
+
+        return pil.run(images, program, code, colour if images.shape[1] == 3 else (luminance(colour),) * 3)
+    per_channel = colour if images.shape[1] == 3 else (luminance(colour),)
+    if name == "native":
+        return native.run(images, program, code, per_channel)
+    from particleaugment.executors import batch
+
+    return batch.run(images, program, code, per_channel)
+
+
+def choose_executor(executor: str, device: torch.device) -> str:
+    """Return the executor that runs for a request on a device.
+
+    >>> choose_executor("batch", torch.device("cpu"))
+    'batch'
+    """
+    if executor not in EXECUTORS:
+        hint = nearest_name(executor, EXECUTORS) or f"; the executors are {', '.join(EXECUTORS)}"
+        raise ValueError(f"there is no executor {executor!r}{hint}")
+    if executor == "native":
+        if device.type != "cpu":
+            raise ValueError(f"executor 'native' runs on CPU images, got images on {device}; use 'batch' or 'auto'")
+        if native.unavailable_reason():
+            raise ValueError(f"executor 'native' cannot run: {native.unavailable_reason()}; use 'batch' or 'auto'")
+    if executor != "auto":
+        return executor
+    if device.type != "cpu":
+        return "batch"
+    if native.unavailable_reason():
+        _say_once(f"augmenting with executor 'batch', the slower one on a CPU: {native.unavailable_reason()}")
+        return "batch"
+    return "native"
+
+
+@cache
+def _say_once(message: str) -> None:
+    _logger.warning(message)
+
+
+def check_images(images: Tensor) -> None:
+    """Raise a TypeError or ValueError unless ``images`` is a batch that ``apply`` takes."""
+    if not isinstance(images, Tensor):
+        raise TypeError(f"expected a uint8 tensor of images, got {type(images).__name__}")
+    if images.dtype != torch.uint8:
+        raise TypeError(f"images must be uint8 (0 to 255), got {images.dtype}; augment before converting to float")
+    if images.dim() != 4:
+        raise ValueError(f"images must have shape [batch, channels, height, width], got {tuple(images.shape)}")
+    if images.shape[1] not in (1, 3):
+        raise ValueError(f"images must have 1 or 3 channels in dimension 1, got shape {tuple(images.shape)}")
+    if max(images.shape[2:]) > MAX_SIDE:
+        raise ValueError(f"images may have up to {MAX_SIDE} pixels a side, got shape {tuple(images.shape)}")
+
+
+def _checked_fill(fill: tuple[int, int, int]) -> tuple[int, int, int]:
+    values = tuple(fill) if isinstance(fill, Iterable) else (fill,) * 3
+    if len(values) != 3 or not all(isinstance(v, int) and 0 <= v <= 255 for v in values):
+        raise ValueError(f"fill must be three whole numbers from 0 to 255 (red, green, blue), got {fill!r}")
+    return values[0], values[1], values[2]

@@ -1,0 +1,75 @@
+"""The oracle: Pillow itself, image by image."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from PIL import Image, ImageEnhance, ImageOps
+from torch import Tensor
+
+from particleaugment.coefficients import pixels_shifted, pointwise_table
+from particleaugment.ops import TABLE, Kind
+from particleaugment.program import UNSET, Program
+
+_FILTERS = (Image.Resampling.NEAREST, Image.Resampling.BILINEAR, Image.Resampling.BICUBIC)
+_ENHANCERS = {
+    "Color": ImageEnhance.Color,
+    "Contrast": ImageEnhance.Contrast,
+    "Brightness": ImageEnhance.Brightness,
+    "Sharpness": ImageEnhance.Sharpness,
+}
+
+
+def run(images: Tensor, program: Program, resample: int, fill: tuple[int, int, int]) -> Tensor:
+    """Run a program with Pillow; images are uint8 ``[B, 3, H, W]`` or ``[B, 1, H, W]`` (then run as three channels)."""
+    channels = images.shape[1]
+    arrays = images.expand(-1, 3, -1, -1).permute(0, 2, 3, 1).cpu().contiguous().numpy()
+    codes = program.resample_or_unset().tolist()
+    output = np.empty_like(arrays)
+    for i, (ops, args) in enumerate(zip(program.op.tolist(), program.arg.tolist())):
+        image = Image.fromarray(arrays[i])
+        for op, arg, code in zip(ops, args, codes[i]):
+            image = apply_op(image, op, arg, resample if code == UNSET else code, fill)
+        output[i] = np.asarray(image)
+    result = torch.from_numpy(output).permute(0, 3, 1, 2)[:, :channels]
+    return result.contiguous().to(images.device)
+
+
+def apply_op(image: Image.Image, op: int, arg: float, resample: int, fill: tuple[int, int, int]) -> Image.Image:
+    """Apply one op to one RGB image by calling Pillow."""
+    name, kind = TABLE[op].name, TABLE[op].kind
+    if kind is Kind.NONE:
+        return image
+    if kind is Kind.GEOMETRIC:
+        return _geometric(image, name, arg, _FILTERS[resample], fill)
+    if name in _ENHANCERS:
+        return _ENHANCERS[name](image).enhance(arg)
+    if name == "AutoContrast":
+        return ImageOps.autocontrast(image)
+    if name == "Equalize":
+        return ImageOps.equalize(image)
+    if name == "Invert":
+        return ImageOps.invert(image)
+    if name == "Solarize":
+        return ImageOps.solarize(image, arg)  # type: ignore[arg-type]  # compared with 0..255: a float is right
+    if name == "Posterize" and arg >= 1:
+        return ImageOps.posterize(image, int(arg))
+    # SolarizeAdd has no function in Pillow, and its posterize refuses 0 bits.
+    table = pointwise_table(torch.tensor([op]), torch.tensor([arg], dtype=torch.float64))[0]
+    return image.point(table.tolist() * 3)
+
+
+def _geometric(
+    image: Image.Image, name: str, arg: float, resample: Image.Resampling, fill: tuple[int, int, int]
+) -> Image.Image:
+    if name == "Rotate":
+        return image.rotate(arg, resample=resample, fillcolor=fill)
+    width, height = image.size
+    fraction = torch.tensor(arg, dtype=torch.float64)
+    matrix = {
+        "ShearX": (1, arg, 0, 0, 1, 0),
+        "ShearY": (1, 0, 0, arg, 1, 0),
+        "TranslateX": (1, 0, float(pixels_shifted(fraction, width)), 0, 1, 0),
+        "TranslateY": (1, 0, 0, 0, 1, float(pixels_shifted(fraction, height))),
+    }[name]
+    return image.transform(image.size, Image.Transform.AFFINE, matrix, resample=resample, fillcolor=fill)

@@ -1,0 +1,22 @@
+"""Policies: immutable values that draw a Program per sample."""
+
+from particleaugment.policies.auto import AutoAugment
+from particleaugment.policies.base import Policy, from_dict, load
+from particleaugment.policies.parse import parse
+from particleaugment.policies.particles import ParticlePolicy
+from particleaugment.policies.rand import Identity, RandAugment
+from particleaugment.policies.subpolicies import SubPolicies
+from particleaugment.policies.trivial import TrivialAugment
+
+__all__ = [
+    "AutoAugment",
+    "Identity",
+    "ParticlePolicy",
+    "Policy",
+    "RandAugment",
+    "SubPolicies",
+    "TrivialAugment",
+    "from_dict",
+    "load",
+    "parse",
+]

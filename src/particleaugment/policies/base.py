@@ -1,0 +1,225 @@
+"""What every policy is: an immutable value that draws a Program for any sample ids, and has a JSON form."""
+
+from __future__ import annotations
+
+import json
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from particleaugment import semantics
+from particleaugment.ops import nearest_name, op_indices
+from particleaugment.program import Program
+from particleaugment.random import Stream, standard_normal, uniforms
+
+__all__ = ["FORMAT", "VERSION", "Policy", "from_dict", "load"]
+
+FORMAT = "particleaugment-policy"
+VERSION = 1
+
+_REGISTRY: dict[str, type[Policy]] = {}
+
+
+class Policy(ABC):
+    """Draws, for each sample, which ops are applied with which arguments.
+
+    The draw is a pure function of (seed, epoch, sample id): it does not depend on the batch, the worker, the rank or
+    the device. The number of slots of the programs depends on the policy alone.
+    """
+
+    __slots__ = ()
+    kind: ClassVar[str]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "kind" in cls.__dict__:
+            _REGISTRY[cls.kind] = cls
+
+    @abstractmethod
+    def sample(
+        self, ids: Tensor, epoch: int | Tensor = 0, seed: int | Tensor = 0, size: tuple[int, int] = (32, 32)
+    ) -> Program:
+        """Draw the programs of some samples.
+
+        Args:
+            ids: Sample ids, int64 ``[B]``, not negative; the program is drawn on their device.
+            epoch: A number that changes from epoch to epoch: an int or a 0-d int64 tensor.
+            seed: The run's seed: an int or a 0-d int64 tensor.
+            size: Height and width of the images (some semantics count in pixels).
+        """
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """Return the policy as plain JSON data, without the header that :meth:`save` adds."""
+
+    @classmethod
+    @abstractmethod
+    def _from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Rebuild the policy from :meth:`to_dict`."""
+
+    def save(self, path: str | Path) -> None:
+        """Write the policy to a JSON file that :func:`particleaugment.load_policy` reads."""
+        document = {"format": FORMAT, "version": VERSION} | self.to_dict()
+        Path(path).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a policy of this kind from a file written by :meth:`save`."""
+        policy = load(path)
+        if not isinstance(policy, cls):
+            raise ValueError(f"{path} holds a policy of kind {policy.kind!r}, not {cls.kind!r}; use load_policy")
+        return policy
+
+
+def from_dict(data: Any) -> Policy:
+    """Rebuild any policy from its ``to_dict`` form.
+
+    >>> from particleaugment import RandAugment
+    >>> from_dict(RandAugment(n=2, m=5).to_dict()) == RandAugment(n=2, m=5)
+    True
+    """
+    if not isinstance(data, Mapping):
+        raise ValueError(f"a policy is a JSON object, got {type(data).__name__}")
+    kind = data.get("kind")
+    if not isinstance(kind, str) or kind not in _REGISTRY:
+        hint = nearest_name(str(kind), _REGISTRY) or f"; the kinds are {', '.join(sorted(_REGISTRY))}"
+        raise ValueError(f"there is no policy of kind {kind!r}{hint}")
+    try:
+        return _REGISTRY[kind]._from_dict(data)
+    except KeyError as error:
+        raise ValueError(f"the policy of kind {kind!r} lacks the field {error.args[0]!r}") from None
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"the policy of kind {kind!r} is not valid: {error}") from None
+
+
+def load(path: str | Path) -> Policy:
+    """Read any policy from a file written by :meth:`Policy.save`."""
+    path = Path(path)
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+    except FileNotFoundError:
+        raise ValueError(f"there is no policy file {path}") from None
+    except OSError as error:
+        raise ValueError(f"the policy file {path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not a JSON file: {error}") from None
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise ValueError(f"{path} is not a policy file: its field 'format' must be {FORMAT!r}")
+    if document.get("version") != VERSION:
+        raise ValueError(f"{path} has version {document.get('version')!r}; this release reads version {VERSION}")
+    try:
+        return from_dict(document)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a number a policy can hold")
+
+
+def checked_fraction(name: str, value: Any) -> float:
+    """Return a probability as a float, or raise a ValueError."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise ValueError(f"{name} must be a number from 0 to 1, got {value!r}")
+    return float(value)
+
+
+def checked_level(name: str, value: Any, top: float) -> float:
+    """Return a level as a float, or raise a ValueError."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= top:
+        raise ValueError(f"{name} must be a number from 0 to {top:g}, the top level of its semantics, got {value!r}")
+    return float(value)
+
+
+def checked_spread(name: str, value: Any) -> float:
+    """Return a standard deviation of levels as a float (infinity: uniform from 0), or raise a ValueError."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+        raise ValueError(f"{name} must be 0 or more, got {value!r}")
+    return float(value)
+
+
+def checked_count(name: str, value: Any, most: int) -> int:
+    """Return a count as an int, or raise a ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+        raise ValueError(f"{name} must be a whole number from 0 to {most}, got {value!r}")
+    return value
+
+
+def checked_ops(names: Any) -> tuple[str, ...]:
+    """Return op names as a tuple, or raise a ValueError."""
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"ops must be a list of op names, got {names!r}")
+    checked = tuple(str(name) for name in names)
+    op_indices(checked)
+    if not checked:
+        raise ValueError("ops must name at least one op")
+    return checked
+
+
+def checked_choice(name: str, value: Any, valid: tuple[str, ...]) -> str:
+    """Return one of some strings, or raise a ValueError."""
+    if value not in valid:
+        raise ValueError(f"{name} must be one of {', '.join(valid)}, got {value!r}")
+    return str(value)
+
+
+RESAMPLE_CHOICES = ("default", "random")
+
+
+def checked_size(size: Any) -> tuple[int, int]:
+    """Return (height, width), or raise a ValueError."""
+    try:
+        height, width = (int(side) for side in size)
+    except (TypeError, ValueError):
+        raise ValueError(f"size must be (height, width), got {size!r}") from None
+    if height < 1 or width < 1:
+        raise ValueError(f"size must be two positive numbers, got {size!r}")
+    return height, width
+
+
+class Draws:
+    """The uniforms of one ``sample`` call, drawn together, and the small steps that all policies share."""
+
+    def __init__(self, ids: Tensor, epoch: int | Tensor, seed: int | Tensor, slots: Mapping[Stream, int]):
+        if isinstance(ids, Tensor) and ids.dim() != 1:
+            raise ValueError(f"sample ids must have one dimension, got shape {tuple(ids.shape)}")
+        self.uniforms = uniforms(seed, epoch, ids, {stream: count for stream, count in slots.items() if count})
+
+    def __getitem__(self, stream: Stream) -> Tensor:
+        return self.uniforms[stream]
+
+    def choice(self, stream: Stream, options: int) -> Tensor:
+        """A whole number from 0 to ``options`` - 1 per slot."""
+        return (self[stream] * options).to(torch.int64).clamp(max=options - 1)
+
+    def signs(self) -> Tensor:
+        """A fair +1 or -1 per slot."""
+        return torch.where(self[Stream.SIGN] < 0.5, 1.0, -1.0).to(torch.float64)
+
+    def levels(self, level: Tensor, spread: float, highest: float) -> Tensor:
+        """Levels with normal noise of deviation ``spread`` (uniform from 0 if infinite), kept in 0..``highest``."""
+        if spread == 0:
+            noisy = level
+        elif math.isinf(spread):
+            noisy = self[Stream.LEVEL] * level
+        else:
+            noisy = level + standard_normal(self[Stream.LEVEL]) * spread
+        return noisy.clamp(0.0, highest)
+
+    def resample(self) -> Tensor | None:
+        """Bilinear or bicubic per slot, as timm draws them, or None if no such draw was asked for."""
+        if Stream.INTERPOLATION not in self.uniforms:
+            return None
+        return torch.where(self[Stream.INTERPOLATION] < 0.5, 1, 2)
+
+
+def get_semantics(name: Any) -> semantics.Semantics:
+    """Return a semantics by name, or raise a ValueError."""
+    if not isinstance(name, (str, semantics.Semantics)):
+        raise ValueError(f"semantics must be a name, got {name!r}")
+    return semantics.get(name)

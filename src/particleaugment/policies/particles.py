@@ -1,0 +1,216 @@
+"""The paper's policy: a weighted set of particles, each a vector of application probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from particleaugment.ops import OPS
+from particleaugment.policies.base import (
+    RESAMPLE_CHOICES,
+    Draws,
+    Policy,
+    checked_choice,
+    checked_level,
+    checked_ops,
+    checked_size,
+    get_semantics,
+)
+from particleaugment.policies.rand import _indices
+from particleaugment.program import Program
+from particleaugment.random import Stream
+
+__all__ = ["ParticlePolicy"]
+
+_ORDERS = ("fixed", "random")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ParticlePolicy(Policy):
+    """Each sample draws a particle by weight; each op j of that particle is then applied with probability p_j.
+
+    Attributes:
+        particles: Application probabilities, float64 ``[r, n]``, one column per op.
+        weights: Float64 ``[r]``; normalised to sum to one.
+        m: Level shared by all ops, on the scale of ``semantics``.
+        semantics: Name of the mapping from level to argument.
+        order: ``fixed`` applies ops in the order of ``ops``, ``random`` in an order drawn per sample.
+        ops: Op names of the columns.
+        resample: ``default`` leaves the filter to ``apply``; ``random`` draws bilinear or bicubic per op.
+
+    Two particles see the same uniforms for the same sample (common random numbers), so programs of different particles
+    differ only where their probabilities do.
+
+    >>> policy = ParticlePolicy(torch.full((4, 15), 0.2), torch.ones(4), m=3)
+    >>> policy.sample(torch.arange(10)).op.shape
+    torch.Size([10, 15])
+    >>> policy
+    ParticlePolicy(4 particles x 15 ops, m=3, semantics='timm-increasing', 2.80 ops per image)
+    """
+
+    particles: Tensor
+    weights: Tensor
+    m: float = 3.0
+    semantics: str = "timm-increasing"
+    order: str = "fixed"
+    ops: tuple[str, ...] = OPS
+    resample: str = "default"
+    _on_device: dict[torch.device, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False)
+
+    kind: ClassVar[str] = "particles"
+
+    def __post_init__(self) -> None:
+        mapping = get_semantics(self.semantics)
+        ops = checked_ops(self.ops)
+        for name in ops:
+            mapping.rule(name)
+        particles = _checked_tensor("particles", self.particles, 2)
+        weights = _checked_tensor("weights", self.weights, 1)
+        if particles.shape[1] != len(ops):
+            raise ValueError(f"particles must have one column per op, {len(ops)}, got shape {tuple(particles.shape)}")
+        if len(particles) != len(weights) or not len(weights):
+            raise ValueError(f"there must be one weight per particle, got {len(weights)} for {len(particles)}")
+        if bool((particles < 0).any()) or bool((particles > 1).any()):
+            raise ValueError("particles must hold probabilities from 0 to 1")
+        if bool((weights < 0).any()) or float(weights.sum()) <= 0:
+            raise ValueError("weights must not be negative and must not all be zero")
+        checked = {
+            "particles": particles,
+            "weights": _normalised(weights),
+            "m": checked_level("m", self.m, mapping.top),
+            "semantics": mapping.name,
+            "order": checked_choice("order", self.order, _ORDERS),
+            "ops": ops,
+            "resample": checked_choice("resample", self.resample, RESAMPLE_CHOICES),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+    def sample(
+        self, ids: Tensor, epoch: int | Tensor = 0, seed: int | Tensor = 0, size: tuple[int, int] = (32, 32)
+    ) -> Program:
+        """Draw the programs of some samples; see :meth:`Policy.sample`."""
+        draws = self._draws(ids, epoch, seed)
+        particles, edges = self._constants(ids.device)
+        drawn = torch.searchsorted(edges, draws[Stream.PARTICLE].contiguous(), right=True).squeeze(-1)
+        return self._program(draws, particles[drawn], size)
+
+    def sample_particle(
+        self,
+        particle: Tensor,
+        ids: Tensor,
+        epoch: int | Tensor = 0,
+        seed: int | Tensor = 0,
+        size: tuple[int, int] = (32, 32),
+    ) -> Program:
+        """Draw the programs of some samples under given particles, with the uniforms that ``sample`` would use.
+
+        Args:
+            particle: Number of the particle of each sample, int64 ``[B]``.
+            ids: Sample ids, int64 ``[B]``; ``epoch``, ``seed`` and ``size`` are as in :meth:`sample`.
+            epoch: See :meth:`sample`.
+            seed: See :meth:`sample`.
+            size: See :meth:`sample`.
+        """
+        particles, _ = self._constants(ids.device)
+        return self._program(self._draws(ids, epoch, seed), particles[particle], size)
+
+    def _draws(self, ids: Tensor, epoch: int | Tensor, seed: int | Tensor) -> Draws:
+        n = len(self.ops)
+        slots = {Stream.PARTICLE: 1, Stream.OP: n, Stream.SIGN: n}
+        slots[Stream.ORDER] = n if self.order == "random" else 0
+        slots[Stream.INTERPOLATION] = n if self.resample == "random" else 0
+        return Draws(ids, epoch, seed, slots)
+
+    def _program(self, draws: Draws, probability: Tensor, size: tuple[int, int]) -> Program:
+        mapping, device = get_semantics(self.semantics), probability.device
+        columns = torch.arange(len(self.ops), device=device)
+        level = torch.full((), self.m, dtype=torch.float64, device=device)
+        arg = mapping.arguments(self.ops, columns, level, draws.signs(), checked_size(size))
+        applied = draws[Stream.OP] < probability
+        op = torch.where(applied, _indices(self.ops, device), 0)
+        arg = torch.where(applied, arg, 0.0)
+        resample = draws.resample()
+        if self.order == "random":
+            order = draws[Stream.ORDER].argsort(dim=-1, stable=True)
+            op, arg = op.gather(1, order), arg.gather(1, order)
+            resample = None if resample is None else resample.gather(1, order)
+        return Program.trusted(op, arg, resample)
+
+    def _constants(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        if device not in self._on_device:
+            # Upper edges of the particles' intervals in [0, 1): made on the CPU, so that every device has the same.
+            edges = self.weights.cumsum(0)
+            edges = edges / edges[-1]
+            edges[int(self.weights.nonzero().max()) :] = 1.0
+            self._on_device[device] = (self.particles.to(device), edges.to(device))
+        return self._on_device[device]
+
+    @property
+    def ops_per_image(self) -> float:
+        """Mean number of ops applied to an image, Identity not counted."""
+        changing = torch.tensor([name != "Identity" for name in self.ops], dtype=torch.float64)
+        return float(self.weights @ self.particles @ changing)
+
+    @property
+    def inclusion(self) -> dict[str, float]:
+        """Probability with which each op is applied to an image, over all particles."""
+        return dict(zip(self.ops, (self.weights @ self.particles).tolist()))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the policy as plain JSON data."""
+        return {
+            "kind": self.kind,
+            "m": self.m,
+            "semantics": self.semantics,
+            "order": self.order,
+            "resample": self.resample,
+            "ops": list(self.ops),
+            "weights": self.weights.tolist(),
+            "particles": self.particles.tolist(),
+        }
+
+    @classmethod
+    def _from_dict(cls, data: Mapping[str, Any]) -> Self:
+        fields = ("particles", "weights", "m", "semantics", "order", "resample")
+        return cls(**{name: data[name] for name in fields}, ops=tuple(data["ops"]))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ParticlePolicy):
+            return NotImplemented
+        same = all(
+            getattr(self, name) == getattr(other, name) for name in ("m", "semantics", "order", "ops", "resample")
+        )
+        return same and torch.equal(self.particles, other.particles) and torch.equal(self.weights, other.weights)
+
+    def __hash__(self) -> int:
+        return hash((self.m, self.semantics, self.order, self.ops, self.resample, self.particles.numpy().tobytes()))
+
+    def __repr__(self) -> str:
+        r, n = self.particles.shape
+        return (
+            f"ParticlePolicy({r} particles x {n} ops, m={self.m:g}, semantics={self.semantics!r}, "
+            f"{self.ops_per_image:.2f} ops per image)"
+        )
+
+
+def _normalised(weights: Tensor) -> Tensor:
+    # Weights that already sum to one but for rounding stay as they are, so that a saved policy is loaded bit for bit.
+    total = weights.sum()
+    return weights if abs(float(total) - 1) < 1e-12 else weights / total
+
+
+def _checked_tensor(name: str, value: Any, dims: int) -> Tensor:
+    try:
+        tensor = torch.as_tensor(value, dtype=torch.float64).detach().to("cpu", copy=True)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise ValueError(f"{name} must be numbers in {dims} dimension(s), got {type(value).__name__}") from None
+    if tensor.dim() != dims:
+        raise ValueError(f"{name} must have {dims} dimension(s), got shape {tuple(tensor.shape)}")
+    if not bool(torch.isfinite(tensor).all()):
+        raise ValueError(f"{name} must be finite")
+    return tensor

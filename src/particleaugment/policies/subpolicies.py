@@ -1,0 +1,158 @@
+"""Lists of sub-policies: one is drawn per image, and each of its ops applied with its own probability."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar, NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from particleaugment.ops import lookup
+from particleaugment.policies.base import (
+    RESAMPLE_CHOICES,
+    Draws,
+    Policy,
+    checked_choice,
+    checked_fraction,
+    checked_level,
+    checked_size,
+    checked_spread,
+    get_semantics,
+)
+from particleaugment.policies.rand import _indices
+from particleaugment.program import Program
+from particleaugment.random import Stream
+
+__all__ = ["SubPolicies", "SubPolicy"]
+
+SubPolicy = tuple[tuple[str, float, float], ...]
+"""Ops in order of application: (op name, probability, level)."""
+
+
+class _Tables(NamedTuple):
+    names: tuple[str, ...]
+    choice: Tensor
+    probability: Tensor
+    level: Tensor
+
+
+@dataclass(frozen=True)
+class SubPolicies(Policy):
+    """A list of sub-policies, each a sequence of (op, probability, level); one is drawn uniformly per image.
+
+    Attributes:
+        sub_policies: The list.
+        semantics: Name of the mapping from level to argument.
+        m_std: Standard deviation of normal noise on the levels.
+        resample: ``default`` leaves the filter to ``apply``; ``random`` draws bilinear or bicubic per op, as timm does.
+
+    >>> policy = SubPolicies([[("Rotate", 0.7, 2), ("Invert", 0.1, 0)], [("Equalize", 1.0, 0)]], semantics="timm")
+    >>> policy.sample(torch.arange(6)).op.shape
+    torch.Size([6, 2])
+    """
+
+    sub_policies: tuple[SubPolicy, ...]
+    semantics: str = "timm-increasing"
+    m_std: float = 0.0
+    resample: str = "default"
+
+    kind: ClassVar[str] = "sub-policies"
+
+    def __post_init__(self) -> None:
+        mapping = get_semantics(self.semantics)
+        if isinstance(self.sub_policies, str) or not isinstance(self.sub_policies, Sequence) or not self.sub_policies:
+            raise ValueError("sub_policies must be a non-empty list of lists of (op, probability, level)")
+        checked: list[SubPolicy] = []
+        for number, sub_policy in enumerate(self.sub_policies):
+            try:
+                checked.append(tuple(_checked_step(step, mapping) for step in sub_policy))
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"sub-policy {number}: {error}") from None
+        object.__setattr__(self, "sub_policies", tuple(checked))
+        object.__setattr__(self, "semantics", mapping.name)
+        object.__setattr__(self, "m_std", checked_spread("m_std", self.m_std))
+        checked_choice("resample", self.resample, RESAMPLE_CHOICES)
+
+    def sample(
+        self, ids: Tensor, epoch: int | Tensor = 0, seed: int | Tensor = 0, size: tuple[int, int] = (32, 32)
+    ) -> Program:
+        """Draw the programs of some samples; see :meth:`Policy.sample`."""
+        mapping = get_semantics(self.semantics)
+        slots = _slots(self.sub_policies)
+        draws = Draws(
+            ids,
+            epoch,
+            seed,
+            {
+                Stream.OP: 1,
+                Stream.GATE: slots,
+                Stream.SIGN: slots,
+                Stream.LEVEL: slots if self.m_std else 0,
+                Stream.INTERPOLATION: slots if self.resample == "random" else 0,
+            },
+        )
+        tables = _tables(self.sub_policies, ids.device)
+        drawn = draws.choice(Stream.OP, len(self.sub_policies)).squeeze(-1)
+        choice = tables.choice[drawn]
+        levels = draws.levels(tables.level[drawn], self.m_std, mapping.top)
+        arg = mapping.arguments(tables.names, choice, levels, draws.signs(), checked_size(size))
+        applied = draws[Stream.GATE] < tables.probability[drawn]
+        op = torch.where(applied, _indices(tables.names, ids.device)[choice], 0)
+        return Program.trusted(op, torch.where(applied, arg, 0.0), draws.resample())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the policy as plain JSON data."""
+        return {
+            "kind": self.kind,
+            "semantics": self.semantics,
+            "m_std": "inf" if math.isinf(self.m_std) else self.m_std,
+            "resample": self.resample,
+            "sub_policies": [[list(step) for step in sub_policy] for sub_policy in self.sub_policies],
+        }
+
+    @classmethod
+    def _from_dict(cls, data: Mapping[str, Any]) -> Self:
+        spread = data.get("m_std", 0.0)
+        return cls(
+            sub_policies=data["sub_policies"],
+            semantics=data["semantics"],
+            m_std=math.inf if spread == "inf" else spread,
+            resample=data.get("resample", "default"),
+        )
+
+
+def _checked_step(step: Any, mapping: Any) -> tuple[str, float, float]:
+    if not isinstance(step, (tuple, list)) or len(step) != 3:
+        raise ValueError(f"expected (op, probability, level), got {step!r}")
+    name, probability, level = step
+    op = lookup(name)
+    mapping.rule(name)
+    if level is None and not op.takes_argument:
+        level = 0
+    return (
+        op.name,
+        checked_fraction(f"the probability of {name}", probability),
+        checked_level(f"the level of {name}", level, mapping.top) if op.takes_argument else 0.0,
+    )
+
+
+def _slots(sub_policies: tuple[SubPolicy, ...]) -> int:
+    return max(1, max(len(sub_policy) for sub_policy in sub_policies))
+
+
+@lru_cache(maxsize=16)
+def _tables(sub_policies: tuple[SubPolicy, ...], device: torch.device) -> _Tables:
+    names = tuple(sorted({step[0] for sub_policy in sub_policies for step in sub_policy} | {"Identity"}))
+    slots = _slots(sub_policies)
+    padding = (("Identity", 0.0, 0.0),) * slots
+    rows = [(*sub_policy, *padding)[:slots] for sub_policy in sub_policies]
+    return _Tables(
+        names,
+        torch.tensor([[names.index(step[0]) for step in row] for row in rows], device=device),
+        torch.tensor([[step[1] for step in row] for row in rows], dtype=torch.float64, device=device),
+        torch.tensor([[step[2] for step in row] for row in rows], dtype=torch.float64, device=device),
+    )

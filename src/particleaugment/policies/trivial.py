@@ -1,0 +1,76 @@
+"""TrivialAugment: one op, one level, both uniform; nothing to tune."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from particleaugment.policies.base import RESAMPLE_CHOICES, Draws, Policy, checked_choice, checked_size, get_semantics
+from particleaugment.policies.rand import _indices
+from particleaugment.program import Program
+from particleaugment.random import Stream
+
+__all__ = ["TrivialAugment"]
+
+_OPS = (
+    ("Identity", "AutoContrast", "Equalize", "Rotate", "Solarize", "Color", "Posterize", "Contrast", "Brightness")
+    + ("Sharpness", "ShearX", "ShearY", "TranslateX", "TranslateY")
+)  # fmt: skip
+_SPACES = {"wide": "trivial-wide", "standard": "trivial-standard"}
+
+
+@dataclass(frozen=True)
+class TrivialAugment(Policy):
+    """One op per image, drawn uniformly from fourteen, at a level drawn uniformly from 31.
+
+    Attributes:
+        space: ``wide`` (the published recommendation) or ``standard``.
+        resample: ``default`` leaves the filter to ``apply``; ``random`` draws bilinear or bicubic per image.
+
+    >>> TrivialAugment().sample(torch.arange(5)).op.shape
+    torch.Size([5, 1])
+    """
+
+    space: str = "wide"
+    resample: str = "default"
+
+    kind: ClassVar[str] = "trivialaugment"
+
+    def __post_init__(self) -> None:
+        checked_choice("space", self.space, tuple(_SPACES))
+        checked_choice("resample", self.resample, RESAMPLE_CHOICES)
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """The ops to draw from."""
+        return _OPS
+
+    @property
+    def semantics(self) -> str:
+        """Name of the mapping from level to argument."""
+        return _SPACES[self.space]
+
+    def sample(
+        self, ids: Tensor, epoch: int | Tensor = 0, seed: int | Tensor = 0, size: tuple[int, int] = (32, 32)
+    ) -> Program:
+        """Draw the programs of some samples; see :meth:`Policy.sample`."""
+        mapping = get_semantics(self.semantics)
+        slots = {Stream.OP: 1, Stream.LEVEL: 1, Stream.SIGN: 1}
+        slots[Stream.INTERPOLATION] = 1 if self.resample == "random" else 0
+        draws = Draws(ids, epoch, seed, slots)
+        choice = draws.choice(Stream.OP, len(_OPS))
+        levels = draws.choice(Stream.LEVEL, int(mapping.top) + 1).to(torch.float64)
+        arg = mapping.arguments(_OPS, choice, levels, draws.signs(), checked_size(size))
+        return Program.trusted(_indices(_OPS, ids.device)[choice], arg, draws.resample())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the policy as plain JSON data."""
+        return {"kind": self.kind, "space": self.space, "resample": self.resample}
+
+    @classmethod
+    def _from_dict(cls, data: Mapping[str, Any]) -> Self:
+        return cls(space=data["space"], resample=data["resample"])

@@ -1,0 +1,202 @@
+"""A Program: which ops, with which arguments, each image of a batch goes through.
+
+Policies draw programs and executors run them. A program is plain data, so any policy runs on any executor, and two
+executors can be compared pixel by pixel on the same program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from particleaugment.ops import TABLE, check_argument, lookup, nearest_name
+
+__all__ = ["RESAMPLING", "Program", "resample_code"]
+
+RESAMPLING: tuple[str, ...] = ("nearest", "bilinear", "bicubic")
+"""Names of the resampling filters; a filter's code in a program is its position here."""
+
+UNSET = -1
+"""The resampling code of a slot that leaves the choice to ``apply``."""
+
+_LOW = torch.tensor([op.low if op.takes_argument else 0.0 for op in TABLE], dtype=torch.float64)
+_HIGH = torch.tensor([op.high if op.takes_argument else 0.0 for op in TABLE], dtype=torch.float64)
+_TAKES_ARGUMENT = torch.tensor([op.takes_argument for op in TABLE])
+
+
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
+class Program:
+    """For each of B images, K slots run in order; an unused slot holds Identity with argument 0.
+
+    Attributes:
+        op: Op indices, int64 ``[B, K]``; :data:`particleaugment.ops.TABLE` gives their names.
+        arg: Arguments in physical units, float64 ``[B, K]``.
+        resample: Resampling filter per slot as int64 codes ``[B, K]`` (positions in :data:`RESAMPLING`, -1 for the one
+            given to ``apply``), or ``None`` when every slot leaves it to ``apply``.
+
+    Values on the CPU are checked when a program is made; on a GPU only shapes and types are, since looking at the
+    values would stall the device.
+    """
+
+    op: Tensor
+    arg: Tensor
+    resample: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        _check_layout(self.op, self.arg, self.resample)
+        if self.op.device.type == "cpu":
+            object.__setattr__(self, "arg", _checked_values(self.op, self.arg))
+            _check_codes(self.resample)
+
+    @classmethod
+    def trusted(cls, op: Tensor, arg: Tensor, resample: Tensor | None = None) -> Program:
+        """Make a program without looking at its values; for policies, whose draws are valid by construction."""
+        program = object.__new__(cls)
+        for name, value in (("op", op), ("arg", arg), ("resample", resample)):
+            object.__setattr__(program, name, value)
+        return program
+
+    @classmethod
+    def from_ops(cls, rows: Sequence[Sequence[Any]]) -> Program:
+        """Make a program from one list per image of ``(name, argument)`` pairs.
+
+        Ops without an argument may be given as a bare name.
+
+        >>> program = Program.from_ops([[("Rotate", 12.0), ("Posterize", 4)], ["Equalize"], []])
+        >>> program.op.shape
+        torch.Size([3, 2])
+        >>> program.describe(0)
+        [('Rotate', 12.0), ('Posterize', 4.0)]
+        """
+        parsed = [[_parse_pair(pair, row_number) for pair in row] for row_number, row in enumerate(rows)]
+        slots = max((len(row) for row in parsed), default=0)
+        op = torch.zeros(len(parsed), slots, dtype=torch.int64)
+        arg = torch.zeros(len(parsed), slots, dtype=torch.float64)
+        for i, row in enumerate(parsed):
+            for k, (index, value) in enumerate(row):
+                op[i, k], arg[i, k] = index, value
+        return cls.trusted(op, arg)
+
+    @classmethod
+    def cat(cls, programs: Sequence[Program]) -> Program:
+        """Join programs with the same number of slots along the batch.
+
+        >>> len(Program.cat([Program.from_ops([["Invert"]]), Program.from_ops([["Equalize"]])]))
+        2
+        """
+        resample = None
+        if any(program.resample is not None for program in programs):
+            resample = torch.cat([program.resample_or_unset() for program in programs])
+        return cls.trusted(torch.cat([p.op for p in programs]), torch.cat([p.arg for p in programs]), resample)
+
+    def to(self, device: torch.device | str) -> Program:
+        """Return the program on another device."""
+        resample = None if self.resample is None else self.resample.to(device, non_blocking=True)
+        return Program.trusted(self.op.to(device, non_blocking=True), self.arg.to(device, non_blocking=True), resample)
+
+    def resample_or_unset(self) -> Tensor:
+        """Return the resampling codes, with -1 everywhere if the program has none."""
+        return torch.full_like(self.op, UNSET) if self.resample is None else self.resample
+
+    def describe(self, index: int) -> list[tuple[str, float]]:
+        """Return the ops of one image as ``(name, argument)`` pairs, Identity left out."""
+        pairs = zip(self.op[index].tolist(), self.arg[index].tolist())
+        return [(TABLE[op].name, arg) for op, arg in pairs if TABLE[op].name != "Identity"]
+
+    def equal(self, other: Program) -> bool:
+        """Whether two programs do the same ops with the same arguments, bit for bit."""
+        return (
+            torch.equal(self.op, other.op)
+            and torch.equal(self.arg, other.arg)
+            and torch.equal(self.resample_or_unset(), other.resample_or_unset())
+        )
+
+    def __len__(self) -> int:
+        return int(self.op.shape[0])
+
+    def __getitem__(self, index: slice | Tensor) -> Program:
+        if not isinstance(index, (slice, Tensor)):
+            raise TypeError(f"a program is indexed by a slice or a tensor, got {type(index).__name__}")
+        resample = None if self.resample is None else self.resample[index]
+        return Program.trusted(self.op[index], self.arg[index], resample)
+
+    def __repr__(self) -> str:
+        batch, slots = self.op.shape
+        return f"Program({batch} images, {slots} slots, {self.op.device})"
+
+
+def resample_code(name: str) -> int:
+    """Return the code of a resampling filter.
+
+    >>> resample_code("bicubic")
+    2
+    """
+    if name not in RESAMPLING:
+        hint = nearest_name(name, RESAMPLING) or f"; the filters are {', '.join(RESAMPLING)}"
+        raise ValueError(f"there is no resampling filter {name!r}{hint}")
+    return RESAMPLING.index(name)
+
+
+def _parse_pair(pair: Any, row_number: int) -> tuple[int, float]:
+    if isinstance(pair, str):
+        op = lookup(pair)
+        if op.takes_argument:
+            raise ValueError(
+                f"{op.name} of image {row_number} needs an argument ({op.unit}): write ({op.name!r}, value)"
+            )
+        return op.index, 0.0
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        raise ValueError(f"image {row_number}: expected (op name, argument), got {pair!r}")
+    op = lookup(pair[0])
+    return op.index, check_argument(op, pair[1])
+
+
+def _check_layout(op: Tensor, arg: Tensor, resample: Tensor | None) -> None:
+    for name, value, dtype in (
+        ("op", op, torch.int64),
+        ("arg", arg, torch.float64),
+        ("resample", resample, torch.int64),
+    ):
+        if name == "resample" and value is None:
+            continue
+        if not isinstance(value, Tensor) or value.dtype != dtype:
+            kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
+            raise TypeError(f"Program.{name} must be a {dtype} tensor, got {kind}")
+        if value.dim() != 2 or value.shape != op.shape or value.device != op.device:
+            raise ValueError(
+                f"Program.{name} must have shape [images, slots] like op and lie on its device, "
+                f"got {tuple(value.shape)} on {value.device} beside {tuple(op.shape)} on {op.device}"
+            )
+
+
+def _check_codes(resample: Tensor | None) -> None:
+    if resample is None or resample.numel() == 0:
+        return
+    low, high = (int(value) for value in resample.aminmax())
+    if low < UNSET or high >= len(RESAMPLING):
+        bad = low if low < UNSET else high
+        raise ValueError(
+            f"there is no resampling filter number {bad}; "
+            f"filters are numbered 0 to {len(RESAMPLING) - 1}, and {UNSET} leaves the choice to apply"
+        )
+
+
+def _checked_values(op: Tensor, arg: Tensor) -> Tensor:
+    if op.numel() == 0:
+        return arg
+    if int(op.min()) < 0 or int(op.max()) >= len(TABLE):
+        bad = int(op.min()) if int(op.min()) < 0 else int(op.max())
+        raise ValueError(f"there is no op number {bad}; ops are numbered 0 to {len(TABLE) - 1}")
+    valid = torch.isfinite(arg) & ((arg >= _LOW[op]) & (arg <= _HIGH[op]) | ~_TAKES_ARGUMENT[op])
+    if not bool(valid.all()):
+        image, slot = (int(i) for i in torch.nonzero(~valid)[0])
+        row = TABLE[int(op[image, slot])]
+        try:
+            check_argument(row, float(arg[image, slot]))
+        except ValueError as error:
+            raise ValueError(f"image {image}, slot {slot}: {error}") from None
+    return torch.where(_TAKES_ARGUMENT[op], arg, torch.zeros_like(arg))

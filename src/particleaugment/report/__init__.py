@@ -1,0 +1,1 @@
+"""What a run looks like: galleries, plots and the report."""

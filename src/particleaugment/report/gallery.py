@@ -1,0 +1,99 @@
+"""Galleries: what ops and policies do to real images, as PNG grids drawn by Pillow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
+
+from particleaugment.executors import apply
+from particleaugment.ops import TABLE
+from particleaugment.policies import Policy, parse
+from particleaugment.program import Program
+from particleaugment.semantics import get
+
+__all__ = ["Row", "draw_grid", "example_images", "ops_rows", "policy_rows", "write_gallery"]
+
+Row = tuple[str, Sequence[tuple[str, Tensor]]]
+"""A row of a grid: its title, and captioned images, uint8 ``[3, H, W]``."""
+
+_SCALE, _GAP, _TITLE_WIDTH, _CAPTION_HEIGHT = 2, 6, 172, 14
+_INK, _FAINT, _PAPER = (28, 32, 38), (110, 118, 128), (250, 250, 248)
+_LEVELS = (2.0, 5.0, 8.0, 10.0)
+_POLICIES = ("none", "randaugment-n2-m5", "trivial", "autoaugment-cifar10", "rand-m9-n3-mstd0.5-inc1")
+
+
+def example_images(count: int = 1) -> Tensor:
+    """Return pairs of real images, uint8 ``[2 · count, 3, 32, 32]``: embedded digits, and crops of a colour photograph.
+
+    >>> example_images(2).shape
+    torch.Size([4, 3, 32, 32])
+    """
+    from sklearn.datasets import load_sample_image
+
+    from particleaugment.data.digits import load_digits
+
+    digits = load_digits().test_images[:count]
+    photograph = Image.fromarray(load_sample_image("flower.jpg")).resize((160, 107), Image.Resampling.BOX)
+    corners = [(60 + 12 * (i % 5), 20 + 10 * (i // 5)) for i in range(count)]
+    crops = [np.asarray(photograph.crop((x, y, x + 32, y + 32))) for x, y in corners]
+    colour = torch.from_numpy(np.stack(crops)).permute(0, 3, 1, 2)
+    return torch.stack([digits, colour], 1).flatten(0, 1).contiguous()
+
+
+def ops_rows(images: Tensor, semantics: str = "timm-increasing") -> list[Row]:
+    """Return one row per op: the images at rising levels."""
+    mapping = get(semantics)
+    rows: list[Row] = []
+    for op in TABLE:
+        cells = [(("plain" if i == 0 else ""), image) for i, image in enumerate(images)]
+        for level in _LEVELS if op.takes_argument else (0.0,):
+            argument = mapping.argument(op.name, level, size=(images.shape[-2], images.shape[-1]))
+            augmented = apply(images, Program.from_ops([[(op.name, argument)]] * len(images)))
+            caption = f"{level:g}: {argument:.3g}" if op.takes_argument else "applied"
+            cells += [((caption if i == 0 else ""), image) for i, image in enumerate(augmented)]
+        rows.append((op.name, cells))
+    return rows
+
+
+def policy_rows(images: Tensor, policies: Sequence[tuple[str, Policy]], seed: int = 0) -> list[Row]:
+    """Return one row per policy: the images under its draws."""
+    ids = torch.arange(len(images))
+    rows: list[Row] = []
+    for title, policy in policies:
+        program = policy.sample(ids, epoch=0, seed=seed, size=(images.shape[-2], images.shape[-1]))
+        rows.append((title, [("", image) for image in apply(images, program)]))
+    return rows
+
+
+def draw_grid(rows: Sequence[Row], scale: int = _SCALE) -> Image.Image:
+    """Draw rows of captioned images as one picture."""
+    side_y, side_x = (scale * side for side in rows[0][1][0][1].shape[-2:])
+    columns = max(len(cells) for _, cells in rows)
+    row_height = side_y + _CAPTION_HEIGHT + _GAP
+    canvas = Image.new("RGB", (_TITLE_WIDTH + columns * (side_x + _GAP) + _GAP, len(rows) * row_height + _GAP), _PAPER)
+    pen = ImageDraw.Draw(canvas)
+    font, small = ImageFont.load_default(13), ImageFont.load_default(10)
+    for r, (title, cells) in enumerate(rows):
+        top = _GAP + r * row_height
+        pen.text((_GAP, top + _CAPTION_HEIGHT + side_y // 2 - 8), title, fill=_INK, font=font)
+        for c, (caption, image) in enumerate(cells):
+            left = _TITLE_WIDTH + c * (side_x + _GAP)
+            pen.text((left, top), caption, fill=_FAINT, font=small)
+            picture = Image.fromarray(np.ascontiguousarray(image.permute(1, 2, 0).numpy()))
+            canvas.paste(picture.resize((side_x, side_y), Image.Resampling.NEAREST), (left, top + _CAPTION_HEIGHT))
+    return canvas
+
+
+def write_gallery(path: str | Path) -> Path:
+    """Write a PNG with every op at rising levels and several policies, on embedded images."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    policies = [(name, parse(name)) for name in _POLICIES]
+    rows = ops_rows(example_images(1)) + policy_rows(example_images(5), policies)
+    draw_grid(rows).save(path)
+    return path

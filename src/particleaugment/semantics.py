@@ -1,0 +1,259 @@
+"""Semantics: how a level on some published scale becomes an op's physical argument.
+
+A semantics is a table with one :class:`LevelRule` per op. Every published mapping has the same shape,
+
+    argument = base ± rounded(level / top · scale)
+
+so adding a semantics is adding a table. ``docs/semantics.md`` compares them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from particleaugment.ops import TABLE, lookup, nearest_name
+
+__all__ = ["SEMANTICS", "LevelRule", "Semantics", "get"]
+
+
+@dataclass(frozen=True, slots=True)
+class LevelRule:
+    """``base + sign · whole(level / top · scale)``, kept within ``minimum`` and the op's valid range.
+
+    Attributes:
+        scale: What the top level adds to ``base``; negative where the argument falls as the level rises.
+        base: The argument at level 0.
+        signed: Whether a fair random sign is applied to the scaled level.
+        whole: How the scaled level becomes a whole number: not at all, ``"truncate"`` or ``"round"``.
+        minimum: Smallest argument (timm keeps its enhance factors at 0.1 or more).
+        pixels: Whether the scaled level is in pixels, to be divided by the image's side.
+        of_side: Whether ``scale`` is a fraction of the side that is made whole in pixels (torchvision's translation).
+    """
+
+    scale: float = 0.0
+    base: float = 0.0
+    signed: bool = False
+    whole: str = ""
+    minimum: float | None = None
+    pixels: bool = False
+    of_side: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Semantics:
+    """A named table of level rules.
+
+    Attributes:
+        name: The name used in policies and files.
+        top: The highest level of the scale.
+        rules: One rule per op; ops that are missing are not part of this semantics.
+        source: Where the mapping was published.
+    """
+
+    name: str
+    top: float
+    rules: Mapping[str, LevelRule] = field(repr=False)
+    source: str = field(repr=False, default="")
+
+    def rule(self, op_name: str) -> LevelRule:
+        """Return the rule of an op, or raise a ValueError if this semantics does not define it."""
+        lookup(op_name)
+        if op_name not in self.rules:
+            known = ", ".join(self.rules)
+            raise ValueError(f"semantics {self.name!r} does not define {op_name}; it defines {known}")
+        return self.rules[op_name]
+
+    def argument(self, op_name: str, level: float, sign: int = 1, size: tuple[int, int] = (32, 32)) -> float:
+        """Return the physical argument of one op at one level.
+
+        >>> get("timm-increasing").argument("Rotate", level=4)
+        12.0
+        >>> get("timm-increasing").argument("Contrast", level=10, sign=-1)
+        0.1
+        """
+        level_and_sign = torch.tensor([[level], [sign]], dtype=torch.float64)
+        return float(self.arguments((op_name,), torch.tensor([0]), level_and_sign[0], level_and_sign[1], size))
+
+    def arguments(
+        self, op_names: tuple[str, ...], choice: Tensor, levels: Tensor, signs: Tensor, size: tuple[int, int]
+    ) -> Tensor:
+        """Return the arguments of chosen ops, float64 of the shape of ``choice``.
+
+        Args:
+            op_names: The ops to choose from.
+            choice: Positions in ``op_names``, int64.
+            levels: Float64, broadcastable to ``choice``.
+            signs: +1 or -1 in float64, broadcastable to ``choice``; ignored by unsigned rules.
+            size: Height and width of the images.
+        """
+        columns = _columns(self, op_names, size, choice.device)
+        top, scale, base, divisor, low, high, signed, truncate, rounded = columns[:, choice].unbind()
+        scaled = levels / top  # a tensor: CUDA multiplies by the reciprocal of a plain number
+        scaled = scaled * scale
+        # level / top is rounded, so a product that should be whole may fall short of it by an ulp.
+        nudged = scaled + torch.sign(scaled) * 1e-9
+        scaled = torch.where(truncate > 0, nudged.trunc(), torch.where(rounded > 0, scaled.round(), scaled))
+        scaled = scaled / divisor
+        scaled = torch.where(signed > 0, scaled * signs, scaled)
+        return (base + scaled).clamp(min=low, max=high)
+
+
+@lru_cache(maxsize=256)
+def _columns(semantics: Semantics, op_names: tuple[str, ...], size: tuple[int, int], device: torch.device) -> Tensor:
+    """The rules of some ops as columns of constants on a device; cached, so that a captured graph copies nothing."""
+    height, width = size
+    rows = []
+    for name in op_names:
+        rule, op = semantics.rule(name), lookup(name)
+        side = height if name.endswith("Y") else width
+        rows.append(
+            (
+                semantics.top,
+                rule.scale * side if rule.of_side else rule.scale,
+                rule.base,
+                side if rule.pixels or rule.of_side else 1.0,
+                op.low if rule.minimum is None else max(op.low, rule.minimum),
+                op.high,
+                rule.signed,
+                rule.whole == "truncate",
+                rule.whole == "round",
+            )
+        )
+    return torch.tensor(rows, dtype=torch.float64, device=device).view(len(rows), 9).T.contiguous()
+
+
+_NO_ARGUMENT = {op.name: LevelRule() for op in TABLE if not op.takes_argument}
+_ENHANCE = ("Color", "Contrast", "Brightness", "Sharpness")
+
+
+def _table(
+    shear: LevelRule, translate: LevelRule, rotate: LevelRule, enhance: LevelRule, **others: LevelRule
+) -> Mapping[str, LevelRule]:
+    rules = dict(_NO_ARGUMENT)
+    rules |= dict.fromkeys(("ShearX", "ShearY"), shear) | dict.fromkeys(("TranslateX", "TranslateY"), translate)
+    rules |= {"Rotate": rotate} | dict.fromkeys(_ENHANCE, enhance) | others
+    return MappingProxyType(rules)
+
+
+_TIMM_GEOMETRY = {
+    "shear": LevelRule(0.3, signed=True),
+    "translate": LevelRule(0.45, signed=True),
+    "rotate": LevelRule(30.0, signed=True),
+}
+_TIMM_ADD = LevelRule(110.0, whole="truncate")
+_TIMM_FALLING = {"enhance": LevelRule(1.8, base=0.1), "Solarize": LevelRule(256.0, whole="truncate")}
+
+
+def _torchvision(name: str, top: float, source: str) -> Semantics:
+    rules = _table(
+        shear=LevelRule(0.3, signed=True),
+        translate=LevelRule(150.0 / 331.0, signed=True, whole="truncate", of_side=True),
+        rotate=LevelRule(30.0, signed=True),
+        enhance=LevelRule(0.9, base=1.0, signed=True),
+        Posterize=LevelRule(-4.0, base=8.0, whole="round"),
+        Solarize=LevelRule(-255.0, base=255.0),
+    )
+    return Semantics(name, top, rules, source)
+
+
+SEMANTICS: Mapping[str, Semantics] = MappingProxyType(
+    {
+        semantics.name: semantics
+        for semantics in (
+            Semantics(
+                "timm",
+                10,
+                _table(
+                    **_TIMM_GEOMETRY,
+                    **_TIMM_FALLING,
+                    Posterize=LevelRule(4.0, whole="truncate"),
+                    SolarizeAdd=_TIMM_ADD,
+                ),
+                "timm's RandAugment without inc; its enhance, Posterize and Solarize grow milder as the level rises",
+            ),
+            Semantics(
+                "timm-increasing",
+                10,
+                _table(
+                    **_TIMM_GEOMETRY,
+                    enhance=LevelRule(0.9, base=1.0, signed=True, minimum=0.1),
+                    Posterize=LevelRule(-4.0, base=4.0, whole="truncate"),
+                    Solarize=LevelRule(-256.0, base=256.0, whole="truncate"),
+                    SolarizeAdd=_TIMM_ADD,
+                ),
+                "timm's RandAugment with inc1: severity grows with the level",
+            ),
+            Semantics(
+                "timm-original",
+                10,
+                _table(
+                    **_TIMM_GEOMETRY,
+                    **_TIMM_FALLING,
+                    Posterize=LevelRule(4.0, base=4.0, whole="truncate"),
+                    SolarizeAdd=_TIMM_ADD,
+                ),
+                "timm's AutoAugment policy 'original': 4 to 8 bits",
+            ),
+            Semantics(
+                "timm-research",
+                10,
+                _table(
+                    **_TIMM_GEOMETRY,
+                    **_TIMM_FALLING,
+                    Posterize=LevelRule(-4.0, base=4.0, whole="truncate"),
+                    SolarizeAdd=_TIMM_ADD,
+                ),
+                "timm's AutoAugment policies 'originalr' and 'v0r': Posterize falls from 4 bits to 0",
+            ),
+            _torchvision("torchvision", 30, "torchvision's RandAugment with its 31 bins"),
+            _torchvision("torchvision-autoaugment", 9, "torchvision's AutoAugment with its 10 bins"),
+            Semantics(
+                "trivial-wide",
+                30,
+                _table(
+                    shear=LevelRule(0.99, signed=True),
+                    translate=LevelRule(32.0, signed=True, whole="truncate", pixels=True),
+                    rotate=LevelRule(135.0, signed=True),
+                    enhance=LevelRule(0.99, base=1.0, signed=True),
+                    Posterize=LevelRule(-6.0, base=8.0, whole="round"),
+                    Solarize=LevelRule(-255.0, base=255.0),
+                ),
+                "torchvision's TrivialAugmentWide with its 31 bins",
+            ),
+            Semantics(
+                "trivial-standard",
+                30,
+                _table(
+                    shear=LevelRule(0.3, signed=True),
+                    translate=LevelRule(10.0, signed=True, whole="truncate", pixels=True),
+                    rotate=LevelRule(30.0, signed=True, whole="truncate"),
+                    enhance=LevelRule(1.8, base=0.1),
+                    Posterize=LevelRule(-4.0, base=8.0, whole="truncate"),
+                    Solarize=LevelRule(-256.0, base=256.0, whole="truncate"),
+                ),
+                "the standard space of the TrivialAugment paper's code, 31 strengths",
+            ),
+        )
+    }
+)
+"""Every named semantics."""
+
+
+def get(name: str | Semantics) -> Semantics:
+    """Return a semantics by name.
+
+    >>> get("trivial-wide").top
+    30
+    """
+    if isinstance(name, Semantics):
+        return name
+    if name not in SEMANTICS:
+        hint = nearest_name(name, SEMANTICS) or f"; the semantics are {', '.join(SEMANTICS)}"
+        raise ValueError(f"there is no semantics named {name!r}{hint}")
+    return SEMANTICS[name]
