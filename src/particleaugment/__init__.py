@@ -10,6 +10,7 @@ from particleaugment.policies import (
     ParticlePolicy,
     Policy,
     RandAugment,
+    Schedule,
     SubPolicies,
     TrivialAugment,
     parse,
@@ -17,6 +18,7 @@ from particleaugment.policies import (
 from particleaugment.policies import from_dict as policy_from_dict
 from particleaugment.policies import load as load_policy
 from particleaugment.program import Program
+from particleaugment.search import FilterSettings, ParticleAugment
 from particleaugment.transforms import HorizontalFlip, Normalize, PadCrop, RandomErasing
 
 __version__ = "0.1.0"
@@ -25,15 +27,18 @@ __all__ = [
     "OPS",
     "Augment",
     "AutoAugment",
+    "FilterSettings",
     "HorizontalFlip",
     "Identity",
     "Normalize",
     "PadCrop",
+    "ParticleAugment",
     "ParticlePolicy",
     "Policy",
     "Program",
     "RandAugment",
     "RandomErasing",
+    "Schedule",
     "SubPolicies",
     "TrivialAugment",
     "__version__",

@@ -5,6 +5,7 @@ from particleaugment.policies.base import Policy, from_dict, load
 from particleaugment.policies.parse import parse
 from particleaugment.policies.particles import ParticlePolicy
 from particleaugment.policies.rand import Identity, RandAugment
+from particleaugment.policies.schedule import Schedule
 from particleaugment.policies.subpolicies import SubPolicies
 from particleaugment.policies.trivial import TrivialAugment
 
@@ -14,6 +15,7 @@ __all__ = [
     "ParticlePolicy",
     "Policy",
     "RandAugment",
+    "Schedule",
     "SubPolicies",
     "TrivialAugment",
     "from_dict",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
@@ -64,8 +65,7 @@ class Policy(ABC):
 
     def save(self, path: str | Path) -> None:
         """Write the policy to a JSON file that :func:`particleaugment.load_policy` reads."""
-        document = {"format": FORMAT, "version": VERSION} | self.to_dict()
-        Path(path).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        Path(path).write_text(document(self), encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -74,6 +74,12 @@ class Policy(ABC):
         if not isinstance(policy, cls):
             raise ValueError(f"{path} holds a policy of kind {policy.kind!r}, not {cls.kind!r}; use load_policy")
         return policy
+
+
+def document(policy: Policy) -> str:
+    """Return the text of a policy file: JSON with one line per innermost list, so that a person can read it."""
+    text = json.dumps({"format": FORMAT, "version": VERSION} | policy.to_dict(), indent=1)
+    return re.sub(r"\[[^\[\]{}]*\]", lambda match: re.sub(r"\s*\n\s*", " ", match[0]), text) + "\n"
 
 
 def from_dict(data: Any) -> Policy:
@@ -101,19 +107,19 @@ def load(path: str | Path) -> Policy:
     """Read any policy from a file written by :meth:`Policy.save`."""
     path = Path(path)
     try:
-        document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     except FileNotFoundError:
         raise ValueError(f"there is no policy file {path}") from None
     except OSError as error:
         raise ValueError(f"the policy file {path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not a JSON file: {error}") from None
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError(f"{path} is not a policy file: its field 'format' must be {FORMAT!r}")
-    if document.get("version") != VERSION:
-        raise ValueError(f"{path} has version {document.get('version')!r}; this release reads version {VERSION}")
+    if content.get("version") != VERSION:
+        raise ValueError(f"{path} has version {content.get('version')!r}; this release reads version {VERSION}")
     try:
-        return from_dict(document)
+        return from_dict(content)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 

@@ -89,11 +89,17 @@ def draw_grid(rows: Sequence[Row], scale: int = _SCALE) -> Image.Image:
     return canvas
 
 
-def write_gallery(path: str | Path) -> Path:
-    """Write a PNG with every op at rising levels and several policies, on embedded images."""
+def write_gallery(path: str | Path, policy: Policy | None = None) -> Path:
+    """Write a PNG of embedded images under a policy; without one, under every op and several policies."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    policies = [(name, parse(name)) for name in _POLICIES]
-    rows = ops_rows(example_images(1)) + policy_rows(example_images(5), policies)
+    if policy is None:
+        policies = [(name, parse(name)) for name in _POLICIES]
+        rows = ops_rows(example_images(1)) + policy_rows(example_images(5), policies)
+    else:
+        images = example_images(5)
+        rows = policy_rows(images, [("plain", parse("none"))])
+        for seed in range(8):
+            rows += policy_rows(images, [(f"draw {seed + 1}", policy)], seed)
     draw_grid(rows).save(path)
     return path

@@ -1,0 +1,171 @@
+"""The command line.
+
+Exit codes: 0 done; 1 the run failed; 2 the request was not valid, and nothing was started; 130 stopped by Ctrl-C and
+143 by SIGTERM, saved and ready to resume.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from particleaugment import __version__
+
+if TYPE_CHECKING:
+    from particleaugment.training.display import Display
+    from particleaugment.training.run import RunFolder
+    from particleaugment.training.session import Session
+    from particleaugment.training.stop import Stop
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    help="Augmentation policies learned while a network trains.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+policy_app = typer.Typer(help="Look at policy files.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(policy_app, name="policy")
+
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+
+
+@app.command()
+def train(
+    recipe: Annotated[str, typer.Argument(help="Name of a recipe.")] = "digits",
+    out: Annotated[Path | None, typer.Option(help="Run folder; runs/RECIPE-SEED if not given.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the run.")] = 0,
+    assignments: Annotated[list[str] | None, typer.Option("--set", help="A setting, as key=value; repeatable.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Train a network by a recipe, learning its augmentation policy on the way."""
+    with _clear_errors():
+        from particleaugment.recipes import get_recipe
+        from particleaugment.training.config import override
+        from particleaugment.training.run import RunFolder
+        from particleaugment.training.session import resolve_precision
+
+        config = override(get_recipe(recipe), [f"seed={seed}", *(assignments or [])])
+        config = replace(config, precision=resolve_precision(config.precision))
+        run = RunFolder.create(out or Path("runs") / f"{recipe}-{config.seed}", config)
+    _go(run.path, quiet, fresh=True)
+
+
+@app.command()
+def resume(run: Annotated[Path, typer.Argument(help="Run folder.")], quiet: Quiet = False) -> None:
+    """Continue a run that was stopped or killed, exactly where it was."""
+    _go(run, quiet, fresh=False)
+
+
+@policy_app.command("show")
+def policy_show(file: Annotated[Path, typer.Argument(help="Policy file.")]) -> None:
+    """Print a policy file's policy in a few lines."""
+    with _clear_errors():
+        from particleaugment.policies import load
+        from particleaugment.report.summary import leading_ops
+
+        policy = load(file)
+        console = Console(highlight=False)
+        console.print(repr(policy))
+        for name, share in leading_ops(policy, count=15):
+            console.print(f"{name:<13} {'█' * round(40 * share):<40} {100 * share:5.1f} %")
+
+
+@policy_app.command("gallery")
+def policy_gallery(
+    file: Annotated[
+        Path | None, typer.Argument(help="Policy file; without one, every op and several policies.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="PNG to write.")] = Path("gallery.png"),
+) -> None:
+    """Write a PNG that shows what a policy does to embedded images."""
+    with _clear_errors():
+        from particleaugment.policies import load
+        from particleaugment.report.gallery import write_gallery
+
+        print(f"wrote {write_gallery(out, None if file is None else load(file))}")
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    print(__version__)
+
+
+def _go(path: Path, quiet: bool, fresh: bool) -> None:
+    from particleaugment.report.summary import print_summary
+    from particleaugment.training.display import Display
+    from particleaugment.training.loop import train as run_session
+    from particleaugment.training.run import RunFolder
+    from particleaugment.training.stop import Stop
+
+    display = Display(quiet)
+    with _clear_errors(), Stop() as stop:
+        run = RunFolder.open(path)
+        if run.finished:
+            display.say(f"{path} is finished: there is nothing to resume.")
+            return
+        with run.locked():
+            session = _open_session(run, display, stop, fresh)
+            if session.restore():
+                display.say(f"resuming {path} in epoch {session.position.epoch} of {run.config.epochs}")
+            minutes = session.estimate_seconds() / 60
+            display.say(
+                f"{run.config.recipe}: {run.config.model} on {run.config.data}, {run.config.epochs} epochs, "
+                f"{run.config.precision}, policy {run.config.policy}; about {minutes:.1f} minutes"
+            )
+            if not run_session(session):
+                display.say(f"stopped and saved; continue with: particleaugment resume {path}")
+                raise typer.Exit(stop.exit_code)
+            if not quiet:
+                print_summary(run, session.current_policy(), display.console)
+
+
+def _open_session(run: RunFolder, display: Display, stop: Stop, fresh: bool) -> Session:
+    """Make the session; a folder made for a request that turns out not to fit its data goes away again."""
+    from particleaugment.training.session import Session
+
+    try:
+        return Session(run, display, stop)
+    except ValueError:
+        if fresh:
+            shutil.rmtree(run.path, ignore_errors=True)
+        raise
+
+
+@contextmanager
+def _clear_errors() -> Iterator[None]:
+    """Turn what users can mend into one sentence and an exit code; anything else stays a traceback."""
+    from particleaugment.training.checkpoint import CheckpointError
+    from particleaugment.training.run import RunError
+
+    try:
+        yield
+    except (RunError, CheckpointError) as error:
+        _fail(str(error), 1)
+    except (ValueError, TypeError, ImportError) as error:
+        _fail(str(error), 2)
+    except OSError as error:
+        _fail(f"{error.filename or 'a file'} cannot be used: {error.strerror or error}", 1)
+    except KeyboardInterrupt:
+        _fail("stopped at once; what the last checkpoint holds is kept", 130)
+
+
+def _fail(message: str, code: int) -> None:
+    print(f"particleaugment: {message}", file=sys.stderr)
+    raise typer.Exit(code)
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

@@ -1,0 +1,154 @@
+"""Recorded schedules: the policies of a whole training run, replayed on any network at no search cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from torch import Tensor
+
+from particleaugment.ops import OPS
+from particleaugment.policies.base import Policy, checked_count
+from particleaugment.policies.particles import ParticlePolicy
+from particleaugment.program import Program
+
+__all__ = ["Schedule", "ScheduleStep"]
+
+
+@dataclass(frozen=True, eq=False)
+class ScheduleStep:
+    """The particles and weights in force from an epoch on.
+
+    Attributes:
+        from_epoch: First epoch, counted from 1, that trains under them.
+        particles: Application probabilities, float64 ``[r, n]``.
+        weights: Float64 ``[r]``.
+    """
+
+    from_epoch: int
+    particles: Tensor = field(repr=False)
+    weights: Tensor = field(repr=False)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Schedule(Policy):
+    """A sequence of particle policies by epoch.
+
+    Attributes:
+        steps: What changed when, in rising order of ``from_epoch``; the first is in force from epoch 1 (and before).
+        epochs: Length of the run it was recorded on.
+        replay_epochs: Length of the run it is replayed on; epochs are rescaled if it differs.
+        m: Level shared by all ops.
+        semantics: Name of the mapping from level to argument.
+        order: ``fixed`` or ``random``.
+        ops: Op names of the columns.
+
+    >>> import torch
+    >>> step = ScheduleStep(1, torch.full((2, 15), 0.1), torch.ones(2))
+    >>> late = ScheduleStep(6, torch.full((2, 15), 0.5), torch.ones(2))
+    >>> schedule = Schedule((step, late), epochs=10, m=3)
+    >>> schedule.at(5).ops_per_image < schedule.at(6).ops_per_image
+    True
+    >>> schedule.rescaled(20).at(10) == schedule.at(5)
+    True
+    """
+
+    steps: tuple[ScheduleStep, ...]
+    epochs: int
+    replay_epochs: int | None = None
+    m: float = 3.0
+    semantics: str = "timm-increasing"
+    order: str = "fixed"
+    ops: tuple[str, ...] = OPS
+    _policies: tuple[ParticlePolicy, ...] = field(init=False)
+
+    kind: ClassVar[str] = "schedule"
+
+    def __post_init__(self) -> None:
+        if not self.steps:
+            raise ValueError("a schedule needs at least one step")
+        checked_count("epochs", self.epochs, 10**7)
+        starts = [checked_count("from_epoch", step.from_epoch, 10**7) for step in self.steps]
+        if any(late <= early for early, late in pairwise(starts)):
+            raise ValueError("the steps of a schedule must be in rising order of from_epoch")
+        if self.epochs < 1 or (self.replay_epochs is not None and self.replay_epochs < 1):
+            raise ValueError("a schedule lasts at least one epoch")
+        policies = tuple(
+            ParticlePolicy(step.particles, step.weights, self.m, self.semantics, self.order, self.ops)
+            for step in self.steps
+        )
+        object.__setattr__(self, "_policies", policies)
+        object.__setattr__(self, "ops", policies[0].ops)
+
+    def at(self, epoch: int) -> ParticlePolicy:
+        """Return the policy of an epoch, counted from 1."""
+        if self.replay_epochs is not None and self.replay_epochs != self.epochs:
+            epoch = 1 + (max(epoch, 1) - 1) * self.epochs // self.replay_epochs
+        started = [i for i, step in enumerate(self.steps) if step.from_epoch <= epoch]
+        return self._policies[started[-1] if started else 0]
+
+    def rescaled(self, epochs: int) -> Schedule:
+        """Return the schedule stretched or shortened to a run of another length."""
+        return Schedule(self.steps, self.epochs, epochs, self.m, self.semantics, self.order, self.ops)
+
+    def sample(
+        self, ids: Tensor, epoch: int | Tensor = 0, seed: int | Tensor = 0, size: tuple[int, int] = (32, 32)
+    ) -> Program:
+        """Draw the programs of some samples under the policy of ``epoch``; see :meth:`Policy.sample`."""
+        return self.at(int(epoch)).sample(ids, epoch, seed, size)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the schedule as plain JSON data."""
+        return {
+            "kind": self.kind,
+            "epochs": self.epochs,
+            "m": self.m,
+            "semantics": self.semantics,
+            "order": self.order,
+            "ops": list(self.ops),
+            "steps": [
+                {
+                    "from_epoch": step.from_epoch,
+                    "weights": policy.weights.tolist(),
+                    "particles": policy.particles.tolist(),
+                }
+                for step, policy in zip(self.steps, self._policies)
+            ],
+        }
+
+    @classmethod
+    def _from_dict(cls, data: Mapping[str, Any]) -> Self:
+        if not isinstance(data["steps"], Sequence):
+            raise ValueError("its field 'steps' must be a list")
+        steps = []
+        for number, step in enumerate(data["steps"]):
+            try:
+                steps.append(ScheduleStep(step["from_epoch"], step["particles"], step["weights"]))
+            except (KeyError, TypeError):
+                raise ValueError(f"step {number} must hold from_epoch, particles and weights") from None
+        fields = {name: data[name] for name in ("epochs", "m", "semantics", "order")}
+        return cls(tuple(steps), **fields, ops=tuple(data["ops"]))
+
+    @classmethod
+    def load(cls, path: str | Path, epochs: int | None = None) -> Self:
+        """Read a schedule from a run's ``policy.json``, for a run of ``epochs`` epochs if given."""
+        schedule = super().load(path)
+        return schedule if epochs is None else cls._from_dict(schedule.to_dict()).rescaled(epochs)  # type: ignore[return-value]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Schedule):
+            return NotImplemented
+        starts = [step.from_epoch for step in self.steps] == [step.from_epoch for step in other.steps]
+        same = (self.epochs, self.replay_epochs) == (other.epochs, other.replay_epochs)
+        return starts and same and self._policies == other._policies
+
+    def __hash__(self) -> int:
+        return hash((self.epochs, self.replay_epochs, self._policies))
+
+    def __repr__(self) -> str:
+        return (
+            f"Schedule({len(self.steps)} steps over {self.replay_epochs or self.epochs} epochs, {self._policies[-1]!r})"
+        )

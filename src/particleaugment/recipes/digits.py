@@ -1,0 +1,32 @@
+"""The embedded digits: everything runs, on two CPU cores, in about two minutes."""
+
+from __future__ import annotations
+
+from particleaugment.training.config import Config
+
+__all__ = ["digits"]
+
+
+def digits() -> Config:
+    """WRN-10-1 on scikit-learn's handwritten digits.
+
+    Costs about a minute and a half on two CPU cores and should reach 98 % or more of the 360 test images (last epoch).
+    No flip: mirrored digits are other signs. The network is small and the data few, so this shows the machinery at
+    work, not the method's worth.
+    """
+    return Config(
+        recipe="digits",
+        data="digits",
+        model="wrn-10-1",
+        epochs=24,
+        batch_size=64,
+        learning_rate=0.1,
+        crop=2,
+        flip=0.0,
+        erase=0.0,
+        num_particles=24,
+        nonzero=3,
+        m=3.0,
+        clone_size=512,
+        measure_size=120,
+    )

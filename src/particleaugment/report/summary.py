@@ -1,0 +1,72 @@
+"""The table that a run ends with."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from particleaugment.policies import ParticlePolicy, Policy, Schedule
+from particleaugment.training.run import RunFolder
+
+__all__ = ["filter_health", "leading_ops", "phase_seconds", "print_summary"]
+
+
+def leading_ops(policy: Policy, count: int = 5) -> list[tuple[str, float]]:
+    """Return the ops that a particle policy (or the last of a schedule) applies most often."""
+    if isinstance(policy, Schedule):
+        policy = policy.at(policy.epochs)
+    if not isinstance(policy, ParticlePolicy):
+        return []
+    chosen = [(name, share) for name, share in policy.inclusion.items() if name != "Identity"]
+    return sorted(chosen, key=lambda pair: -pair[1])[:count]
+
+
+def phase_seconds(records: list[dict[str, Any]]) -> dict[str, float]:
+    """Return the seconds spent in each phase over a whole run."""
+    totals: dict[str, float] = defaultdict(float)
+    for record in records:
+        for phase, value in record["seconds"].items():
+            if phase != "resumes":
+                totals[phase] += value
+    return dict(totals)
+
+
+def filter_health(records: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return how the filter fared: steps, skipped updates, resamplings, last effective sample size."""
+    steps = [record for record in records if record["kind"] == "filter"]
+    return {
+        "steps": len(steps),
+        "skipped": sum(record["skip_reason"] is not None for record in steps),
+        "resampled": sum(record["resampled"] for record in steps),
+        "effective_sample_size": steps[-1]["effective_sample_size"] if steps else None,
+        "ops_per_image": steps[-1]["ops_per_image"] if steps else None,
+    }
+
+
+def print_summary(run: RunFolder, policy: Policy, console: Console) -> None:
+    """Print accuracy, the policy's leading ops, the filter's health, time per phase and where the files are."""
+    records = run.read_metrics()
+    epochs = [record for record in records if record["kind"] == "epoch"]
+    last, best = epochs[-1], max(epochs, key=lambda record: record["test_accuracy"])
+    table = Table(title=f"{run.config.recipe}, seed {run.config.seed}", show_header=False, title_justify="left")
+    table.add_row("test accuracy, last epoch", f"{last['test_accuracy']:.2f} %")
+    table.add_row("best epoch (not a result)", f"{best['test_accuracy']:.2f} % in epoch {best['epoch']}")
+    health = filter_health(records)
+    if health["steps"]:
+        ops = ", ".join(f"{name} {100 * share:.0f} %" for name, share in leading_ops(policy))
+        table.add_row("leading ops", ops)
+        table.add_row("ops per image", f"{health['ops_per_image']:.2f}")
+        table.add_row(
+            "filter",
+            f"{health['steps']} steps, {health['skipped']} skipped, {health['resampled']} resampled, "
+            f"N_eff {health['effective_sample_size']:.1f} of {run.config.num_particles}",
+        )
+    seconds = phase_seconds(records)
+    total = sum(seconds.values())
+    phases = ", ".join(f"{phase} {value:.1f}" for phase, value in seconds.items())
+    table.add_row("seconds", f"{total:.1f}: {phases}")
+    table.add_row("files", str(run.path))
+    console.print(table)

@@ -1,0 +1,405 @@
+"""``ParticleAugment``: a policy that learns while a network trains, for anyone's training loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from particleaugment import filter as pf
+from particleaugment.augment import Augment
+from particleaugment.filter.resample import SCHEMES
+from particleaugment.ops import OPS, nearest_name
+from particleaugment.policies.particles import ParticlePolicy
+from particleaugment.policies.schedule import Schedule, ScheduleStep
+from particleaugment.probe import Learner, Measurement, Progress, Samples, probe
+from particleaugment.snapshot import Snapshot
+from particleaugment.transforms import Transform
+
+__all__ = ["FilterRecord", "FilterSettings", "ParticleAugment", "filter_step"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilterSettings:
+    """Settings of the search, with the paper's defaults.
+
+    Attributes:
+        num_particles: Particles, r.
+        nonzero: Ops with a non-zero start probability per particle, l.
+        m: Level shared by all ops.
+        start_value: Start probability of those ops.
+        unit_vectors: Whether the first particles hold one op each.
+        sigma: Standard deviation of the transition's noise.
+        velocity: Drift c, subtracted at every transition: one number or one per op.
+        eta: Exponent of the weight update, η.
+        alpha: Resample when the effective sample size falls under α·r.
+        resampling: ``systematic``, ``multinomial``, ``stratified`` or ``residual``.
+        every: Epochs from one filter step to the next, i_f.
+        warmup: First epoch after which a step may follow.
+        clone_epochs: Epochs of clone training, e_p.
+        clone_size: Samples in D_tp: a number, or a fraction of the data (the paper's 25,600 of 50,000).
+        measure_size: Samples in D_vp, likewise.
+        order: ``fixed`` or ``random`` order of the ops.
+        semantics: Name of the mapping from level to argument.
+        ops: Op names.
+    """
+
+    num_particles: int = 50
+    nonzero: int = 3
+    m: float = 3.0
+    start_value: float = 0.25
+    unit_vectors: bool = False
+    sigma: float = 0.05
+    velocity: float | tuple[float, ...] = 0.0
+    eta: float = 1.0
+    alpha: float = 0.8
+    resampling: str = "systematic"
+    every: int = 1
+    warmup: int = 1
+    clone_epochs: int = 1
+    clone_size: int | float = 0.512
+    measure_size: int | float = 512
+    order: str = "fixed"
+    semantics: str = "timm-increasing"
+    ops: tuple[str, ...] = OPS
+
+    def __post_init__(self) -> None:
+        if self.resampling not in SCHEMES:
+            hint = nearest_name(self.resampling, SCHEMES) or f"; the schemes are {', '.join(SCHEMES)}"
+            raise ValueError(f"there is no resampling scheme {self.resampling!r}{hint}")
+        for name, least in (("every", 1), ("warmup", 0), ("clone_epochs", 1)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+        # Everything else is checked by the functions that use it, on the smallest input, before any long work.
+        state = self.initial_state(seed=0)
+        self.policy(state)
+        pf.resample(pf.reweight(self.transition(state, 0, 0), torch.ones(self.num_particles), eta=self.eta)[0],
+                    alpha=self.alpha, scheme=self.resampling, seed=0, step=0)  # fmt: skip
+
+    def initial_state(self, seed: int) -> pf.ParticleSet:
+        """Return the particles that the search starts from."""
+        return pf.sparse_init(
+            num_particles=self.num_particles,
+            num_ops=len(self.ops),
+            nonzero=self.nonzero,
+            value=self.start_value,
+            unit_vectors=self.unit_vectors,
+            seed=seed,
+        )
+
+    def transition(self, state: pf.ParticleSet, seed: int, step: int) -> pf.ParticleSet:
+        """Return the particles after the prediction step."""
+        return pf.transition(state, sigma=self.sigma, velocity=self.velocity, seed=seed, step=step)
+
+    def policy(self, state: pf.ParticleSet) -> ParticlePolicy:
+        """Return a particle set as a policy."""
+        return ParticlePolicy(state.particles, state.weights, self.m, self.semantics, self.order, self.ops)
+
+    def due(self, epoch: int, epochs: int | None = None) -> bool:
+        """Whether a filter step follows an epoch (counted from 1) of a run of ``epochs``; never after the last."""
+        return epoch >= self.warmup and epoch % self.every == 0 and (epochs is None or epoch < epochs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilterRecord:
+    """What one filter step measured and did.
+
+    Attributes:
+        step: Number of the step, from 1.
+        d0: Summed loss that the clone shed on plain samples.
+        delta: δ of each particle; nan where it has no value.
+        standard_error: Paired standard error of each δ.
+        skip_reason: Why the update was left out, in a sentence, or None.
+        effective_sample_size: N_eff after the update, before resampling.
+        resampled: Whether the particles were resampled.
+        ops_per_image: Mean number of ops that the new policy applies.
+        seconds: Time per phase.
+    """
+
+    step: int
+    d0: float
+    delta: tuple[float, ...]
+    standard_error: tuple[float, ...]
+    skip_reason: str | None
+    effective_sample_size: float
+    resampled: bool
+    ops_per_image: float
+    seconds: Mapping[str, float] = field(compare=False)
+
+
+def filter_step(
+    state: pf.ParticleSet,
+    settings: FilterSettings,
+    measure: Callable[[ParticlePolicy], Measurement],
+    *,
+    seed: int,
+    step: int,
+) -> tuple[pf.ParticleSet, FilterRecord]:
+    """Take one step of the filter: transition, measurement, weight update, resampling.
+
+    Args:
+        state: The particles and weights before the step.
+        settings: The search's settings.
+        measure: Probes the noised particles.
+        seed: The run's seed.
+        step: Number of the step; part of every key.
+    """
+    start = time.perf_counter()
+    noised = settings.transition(state, seed, step)
+    policy = settings.policy(noised)
+    before = time.perf_counter()
+    measured = measure(policy)
+    after = time.perf_counter()
+    difference = pf.relative_loss_difference(*measured[:4])
+    new_state, resampled = noised, False
+    size = pf.effective_sample_size(noised)
+    if difference.skip_reason is None:
+        reweighted, update = pf.reweight(noised, difference.delta, eta=settings.eta)
+        size = update.effective_sample_size
+        new_state, info = pf.resample(
+            reweighted, alpha=settings.alpha, scheme=settings.resampling, seed=seed, step=step
+        )
+        resampled = info.resampled
+    errors = (
+        torch.full_like(difference.delta, torch.nan) if difference.standard_error is None else difference.standard_error
+    )
+    record = FilterRecord(
+        step=step,
+        d0=difference.d0,
+        delta=tuple(difference.delta.tolist()),
+        standard_error=tuple(errors.tolist()),
+        skip_reason=difference.skip_reason,
+        effective_sample_size=size,
+        resampled=resampled,
+        ops_per_image=settings.policy(new_state).ops_per_image,
+        seconds=dict(measured.seconds) | {"filter": (before - start) + (time.perf_counter() - after)},
+    )
+    return new_state, record
+
+
+class ParticleAugment:
+    """Learns an augmentation policy while a network trains, by the paper's particle filter.
+
+    In a training loop: ``set_epoch`` before each epoch, ``augment`` on each uint8 batch, ``step`` after each epoch.
+
+    Args:
+        num_particles: Particles, r.
+        nonzero: Ops with a non-zero start probability per particle, l.
+        m: Level shared by all ops.
+        seed: Seed of every draw.
+        before: Always-on transforms before the policy, such as ``PadCrop(4), HorizontalFlip()``.
+        after: Always-on transforms after it that keep uint8, such as ``RandomErasing()``.
+        resample: Filter of the geometric ops.
+        fill: Their fill colour.
+        executor: See :func:`particleaugment.apply`.
+        settings: Any other field of :class:`FilterSettings`, by name.
+
+    >>> search = ParticleAugment(num_particles=4, nonzero=2, m=3, seed=0, clone_size=16, measure_size=8)
+    >>> images, labels = torch.zeros(32, 3, 8, 8, dtype=torch.uint8), torch.arange(32) % 2
+    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(192, 2))
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> search.set_epoch(1)
+    >>> x = search.augment(images[:4], ids=torch.arange(4))
+    >>> record = search.step(model=model, optimizer=optimizer, dataset=(images, labels), batch_size=8,
+    ...                      loss=nn.CrossEntropyLoss(reduction="none"), preprocess=lambda x: x / 255)
+    >>> record.step, len(record.delta)
+    (1, 4)
+    """
+
+    def __init__(
+        self,
+        num_particles: int = 50,
+        nonzero: int = 3,
+        m: float = 3.0,
+        seed: int = 0,
+        *,
+        before: Sequence[Transform] = (),
+        after: Sequence[Transform] = (),
+        resample: str = "bilinear",
+        fill: tuple[int, int, int] = (128, 128, 128),
+        executor: str = "auto",
+        **settings: Any,
+    ):
+        unknown = set(settings) - set(FilterSettings.__dataclass_fields__)
+        if unknown:
+            name = sorted(unknown)[0]
+            raise TypeError(
+                f"ParticleAugment has no setting {name!r}{nearest_name(name, FilterSettings.__dataclass_fields__)}"
+            )
+        self.settings = FilterSettings(num_particles=num_particles, nonzero=nonzero, m=m, **settings)
+        self.seed = seed
+        self.state = self.settings.initial_state(seed)
+        self.frozen = False
+        self.steps_taken = 0
+        self.skipped_steps = 0
+        self._augment = Augment(
+            self.policy, seed, before=before, after=after, executor=executor, resample=resample, fill=fill
+        )
+        self._history: list[tuple[int, pf.ParticleSet]] = [(1, self.state)]
+        self._snapshot = Snapshot()
+        self._samples: Samples | None = None
+
+    @property
+    def policy(self) -> ParticlePolicy:
+        """Today's policy, as a value."""
+        return self.settings.policy(self.state)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that :meth:`augment` draws for."""
+        return self._augment.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch, counted from 1; call it before each epoch."""
+        self._augment.set_epoch(epoch)
+
+    def augment(self, images: Tensor, ids: Tensor | None = None) -> Tensor:
+        """Augment a uint8 batch under today's policy; see :class:`Augment` on ``ids``."""
+        return self._augment(images, ids)  # type: ignore[no-any-return]
+
+    def freeze(self) -> None:
+        """Stop the filter: from now on :meth:`step` does nothing and the policy stays."""
+        self.frozen = True
+
+    def due(self, epoch: int, epochs: int | None = None) -> bool:
+        """Whether the settings (``every``, ``warmup``) want a step after this epoch."""
+        return not self.frozen and self.settings.due(epoch, epochs)
+
+    def step(
+        self,
+        *,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        dataset: Any,
+        loss: Callable[[Tensor, Tensor], Tensor],
+        preprocess: Callable[[Tensor], Tensor],
+        batch_size: int,
+        autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        scaler: torch.amp.GradScaler | None = None,
+        accumulate: int = 1,
+        progress: Progress = lambda phase, done, total: None,
+    ) -> FilterRecord | None:
+        """Take one filter step after an epoch; returns what it did, or None if the search is frozen.
+
+        A clone trains for a while on part of the data under the particles, at the optimizer's present learning rate (so
+        call this after the scheduler has set the next epoch's), the particles are measured and reweighted, and then the
+        model, optimizer, scaler and modes are as before, bit for bit.
+
+        Args:
+            model: The network that trains.
+            optimizer: Its optimizer.
+            dataset: Training data; see :class:`particleaugment.probe.Samples`.
+            loss: ``loss(logits, targets)`` returning one value per sample.
+            preprocess: Turns augmented uint8 images into the network's input.
+            batch_size: Batch of the clone's training.
+            autocast: Makes the context of forward passes, e.g. ``lambda: torch.autocast("cuda", torch.bfloat16)``.
+            scaler: The GradScaler, where one is used.
+            accumulate: Batches per optimizer step.
+            progress: Told after every batch; may raise to stop, and everything is restored all the same.
+        """
+        learner = Learner(model, optimizer, loss, preprocess, autocast, scaler, accumulate)
+        return self.step_with(learner, self._samples_of(dataset), batch_size, progress)
+
+    def step_with(
+        self,
+        learner: Learner,
+        samples: Samples,
+        batch_size: int,
+        progress: Progress = lambda phase, done, total: None,
+    ) -> FilterRecord | None:
+        """Take one filter step with a learner and samples that are kept from step to step."""
+        if self.frozen:
+            return None
+        step = self.steps_taken + 1
+
+        def measure(noised: ParticlePolicy) -> Measurement:
+            trained = Augment(
+                noised,
+                self.seed,
+                before=self._augment.before,
+                after=self._augment.after,
+                executor=self._augment.executor,
+                resample=self._augment.resample,
+                fill=self._augment.fill,
+            )
+
+            def augment(images: Tensor, ids: Tensor, epoch_key: int) -> Tensor:
+                trained.set_epoch(epoch_key)
+                return trained(images, ids)  # type: ignore[no-any-return]
+
+            return probe(
+                noised,
+                learner,
+                samples,
+                augment,
+                self._snapshot,
+                clone_size=self.settings.clone_size,
+                measure_size=self.settings.measure_size,
+                clone_epochs=self.settings.clone_epochs,
+                batch_size=batch_size,
+                seed=self.seed,
+                step=step,
+                resample=self._augment.resample,
+                fill=self._augment.fill,
+                progress=progress,
+            )
+
+        state, record = filter_step(self.state, self.settings, measure, seed=self.seed, step=step)
+        self.state, self.steps_taken = state, step
+        self.skipped_steps += record.skip_reason is not None
+        self._augment.policy = self.policy
+        self._history.append((max(self.epoch + 1, self._history[-1][0] + 1), state))
+        return record
+
+    def schedule(self, epochs: int) -> Schedule:
+        """Return every policy so far as a schedule of a run of ``epochs``, to save or to replay."""
+        steps = tuple(ScheduleStep(start, state.particles, state.weights) for start, state in self._history)
+        settings = self.settings
+        return Schedule(steps, epochs, None, settings.m, settings.semantics, settings.order, settings.ops)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything needed to continue, as tensors and plain values."""
+        return {
+            "settings": {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(self.settings).items()},
+            "seed": self.seed,
+            "frozen": self.frozen,
+            "steps_taken": self.steps_taken,
+            "skipped_steps": self.skipped_steps,
+            "augment": self._augment.get_extra_state(),
+            "history_starts": torch.tensor([start for start, _ in self._history]),
+            "history_particles": torch.stack([state.particles for _, state in self._history]),
+            "history_log_weights": torch.stack([state.log_weights for _, state in self._history]),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from :meth:`state_dict`; the settings and the seed must be the same."""
+        mine = self.state_dict()
+        for key in ("settings", "seed"):
+            if state[key] != mine[key]:
+                raise ValueError(
+                    f"the saved search has other {key}: {state[key]!r} instead of {mine[key]!r}; "
+                    "make ParticleAugment with those"
+                )
+        parts = zip(state["history_starts"].tolist(), state["history_particles"], state["history_log_weights"])
+        self._history = [(start, pf.ParticleSet(particles, logs)) for start, particles, logs in parts]
+        self.state = self._history[-1][1]
+        self.frozen, self.steps_taken = bool(state["frozen"]), int(state["steps_taken"])
+        self.skipped_steps = int(state["skipped_steps"])
+        self._augment.set_extra_state(state["augment"])
+        self._augment.policy = self.policy
+
+    def _samples_of(self, dataset: Any) -> Samples:
+        if isinstance(dataset, Samples):
+            return dataset
+        if self._samples is None or self._samples.dataset is not dataset:
+            self._samples = Samples(dataset)
+        return self._samples
+
+    def __repr__(self) -> str:
+        return f"ParticleAugment({self.steps_taken} steps, {self.skipped_steps} skipped, {self.policy!r})"

@@ -1,0 +1,71 @@
+"""What a person sees while a run goes on: a live bar on a terminal, a line per epoch elsewhere, or nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+__all__ = ["Display"]
+
+
+class Display:
+    """Shows progress; ``quiet`` shows nothing."""
+
+    def __init__(self, quiet: bool = False, console: Console | None = None):
+        self.console = console or Console(highlight=False, soft_wrap=True)
+        self.quiet = quiet
+        self._progress: Progress | None = None
+        self._epochs: TaskID | None = None
+        self._phase: TaskID | None = None
+        self._last_update = 0.0
+
+    @contextmanager
+    def live(self, epochs: int, done: int) -> Iterator[None]:
+        """Show a bar for the run (on a terminal) while the block runs."""
+        if self.quiet or not self.console.is_terminal:
+            yield
+            return
+        columns = (
+            TextColumn("{task.description:<22}"),
+            BarColumn(),
+            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+        )
+        with Progress(*columns, console=self.console, transient=True) as progress:
+            self._progress = progress
+            self._epochs = progress.add_task("epochs", total=epochs, completed=done, note="")
+            self._phase = progress.add_task("", total=1, note="")
+            try:
+                yield
+            finally:
+                self._progress = None
+
+    def phase(self, name: str, done: int, total: int) -> None:
+        """Show how far a phase of the epoch has come."""
+        if self._progress is None or self._phase is None:
+            return
+        now = time.monotonic()
+        if done < total and now - self._last_update < 0.1:
+            return
+        self._last_update = now
+        self._progress.update(self._phase, description=name, completed=done, total=max(total, 1))
+
+    def epoch(self, number: int, epochs: int, note: str) -> None:
+        """Tell that an epoch is done."""
+        if self.quiet:
+            return
+        if self._progress is not None and self._epochs is not None:
+            self._progress.update(self._epochs, completed=number, note=note)
+        else:
+            self.console.print(f"epoch {number}/{epochs}  {note}")
+
+    def say(self, message: str) -> None:
+        """Print a sentence."""
+        if not self.quiet:
+            self.console.print(message)

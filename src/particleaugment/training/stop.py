@@ -1,0 +1,54 @@
+"""Stopping politely: the first Ctrl-C or SIGTERM asks the run to save and end, the second ends it at once."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType, TracebackType
+from typing import Self
+
+__all__ = ["Stop", "Stopped"]
+
+
+class Stopped(Exception):
+    """The run was asked to stop and has to save."""
+
+
+class Stop:
+    """While it is entered, signals are noted instead of ending the process.
+
+    Attributes:
+        signal_number: The signal that asked for the stop, or 0.
+    """
+
+    def __init__(self) -> None:
+        self.signal_number = 0
+        self._old: dict[int, object] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            try:
+                self._old[number] = signal.signal(number, self._note)
+            except ValueError:  # not the main thread: whoever runs us there keeps the signals
+                break
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._old.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.signal_number:
+            raise KeyboardInterrupt
+        self.signal_number = number
+
+    def check(self) -> None:
+        """Raise Stopped if a stop was asked for."""
+        if self.signal_number:
+            raise Stopped
+
+    @property
+    def exit_code(self) -> int:
+        """The conventional exit code: 130 after Ctrl-C, 143 after SIGTERM."""
+        return 128 + (self.signal_number or signal.SIGINT)

@@ -1,0 +1,12 @@
+import pytest
+import torch
+
+
+def pytest_collection_modifyitems(config, items):
+    without_gpu = pytest.mark.skip(reason="needs a CUDA device, and there is none")
+    on_request = pytest.mark.skip(reason="the long version of a check; run with -m slow")
+    for item in items:
+        if "gpu" in item.keywords and not torch.cuda.is_available():
+            item.add_marker(without_gpu)
+        if "slow" in item.keywords and "slow" not in config.option.markexpr:
+            item.add_marker(on_request)
