@@ -14,7 +14,8 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	touch $@
 
 demo: setup
-	$(BIN)/python -m particleaugment gallery --out runs/gallery.png
+	if test -d runs/demo; then $(BIN)/particleaugment resume runs/demo; \
+	else $(BIN)/particleaugment train digits --out runs/demo; fi
 
 test: setup
 	$(BIN)/ruff check

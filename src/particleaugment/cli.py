@@ -67,6 +67,16 @@ def resume(run: Annotated[Path, typer.Argument(help="Run folder.")], quiet: Quie
     _go(run, quiet, fresh=False)
 
 
+@app.command()
+def report(run: Annotated[Path, typer.Argument(help="Run folder.")]) -> None:
+    """Write a run's report.html anew."""
+    with _clear_errors():
+        from particleaugment.report.page import write_report
+        from particleaugment.training.run import RunFolder
+
+        print(f"wrote {write_report(RunFolder.open(run))}")
+
+
 @policy_app.command("show")
 def policy_show(file: Annotated[Path, typer.Argument(help="Policy file.")]) -> None:
     """Print a policy file's policy in a few lines."""
@@ -103,6 +113,7 @@ def version() -> None:
 
 
 def _go(path: Path, quiet: bool, fresh: bool) -> None:
+    from particleaugment.policies import load
     from particleaugment.report.summary import print_summary
     from particleaugment.training.display import Display
     from particleaugment.training.loop import train as run_session
@@ -114,6 +125,8 @@ def _go(path: Path, quiet: bool, fresh: bool) -> None:
         run = RunFolder.open(path)
         if run.finished:
             display.say(f"{path} is finished: there is nothing to resume.")
+            if not quiet:
+                print_summary(run, load(run.policy), display.console)
             return
         with run.locked():
             session = _open_session(run, display, stop, fresh)
@@ -128,7 +141,7 @@ def _go(path: Path, quiet: bool, fresh: bool) -> None:
                 display.say(f"stopped and saved; continue with: particleaugment resume {path}")
                 raise typer.Exit(stop.exit_code)
             if not quiet:
-                print_summary(run, session.current_policy(), display.console)
+                print_summary(run, load(run.policy), display.console)
 
 
 def _open_session(run: RunFolder, display: Display, stop: Stop, fresh: bool) -> Session:

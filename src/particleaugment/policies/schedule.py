@@ -102,9 +102,11 @@ class Schedule(Policy):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the schedule as plain JSON data."""
+        replay = {} if self.replay_epochs is None else {"replay_epochs": self.replay_epochs}
         return {
             "kind": self.kind,
             "epochs": self.epochs,
+            **replay,
             "m": self.m,
             "semantics": self.semantics,
             "order": self.order,
@@ -130,7 +132,7 @@ class Schedule(Policy):
             except (KeyError, TypeError):
                 raise ValueError(f"step {number} must hold from_epoch, particles and weights") from None
         fields = {name: data[name] for name in ("epochs", "m", "semantics", "order")}
-        return cls(tuple(steps), **fields, ops=tuple(data["ops"]))
+        return cls(tuple(steps), **fields, replay_epochs=data.get("replay_epochs"), ops=tuple(data["ops"]))
 
     @classmethod
     def load(cls, path: str | Path, epochs: int | None = None) -> Self:

@@ -18,7 +18,7 @@ def digits() -> Config:
         recipe="digits",
         data="digits",
         model="wrn-10-1",
-        epochs=24,
+        epochs=40,
         batch_size=64,
         learning_rate=0.1,
         crop=2,

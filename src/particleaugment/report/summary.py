@@ -69,4 +69,5 @@ def print_summary(run: RunFolder, policy: Policy, console: Console) -> None:
     phases = ", ".join(f"{phase} {value:.1f}" for phase, value in seconds.items())
     table.add_row("seconds", f"{total:.1f}: {phases}")
     table.add_row("files", str(run.path))
+    table.add_row("report to open", str(run.path / "report.html"))
     console.print(table)

@@ -201,8 +201,11 @@ class Session:
             self.save()
 
     def finish(self) -> None:
-        """Write the run's results."""
+        """Write the run's results: the weights last, since their presence marks a finished run."""
+        from particleaugment.report.page import write_report
+
         self.write_policy()
+        write_report(self.run)
         weights = {name: tensor.contiguous() for name, tensor in self.model.state_dict().items()}
         metadata = {"format": "pt", "model": self.config.model, "data": self.config.data, "seed": str(self.config.seed)}
         write_atomically(self.run.model, to_safetensors(weights, metadata))

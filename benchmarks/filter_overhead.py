@@ -1,0 +1,104 @@
+"""Where the time of a ParticleAugment epoch goes, and what the filter's own arithmetic costs.
+
+    python benchmarks/filter_overhead.py
+
+Trains the digits recipe for a few epochs and times every part of the filter step apart: the clone's training and the
+forward passes, which the algorithm needs, and everything else (drawing subsets and programs, augmenting the measured
+images, snapshot and restore, transition, weights, resampling), which is the filter's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from common import write
+
+from particleaugment import probe, search
+from particleaugment.policies.particles import ParticlePolicy
+from particleaugment.recipes import get_recipe
+from particleaugment.snapshot import Snapshot
+from particleaugment.training.display import Display
+from particleaugment.training.loop import train
+from particleaugment.training.run import RunFolder
+from particleaugment.training.session import Session, resolve_precision
+from particleaugment.training.stop import Stop
+
+SECONDS: dict[str, float] = defaultdict(float)
+
+
+def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapper(*arguments: Any, **options: Any) -> Any:
+        start = time.perf_counter()
+        try:
+            return function(*arguments, **options)
+        finally:
+            SECONDS[name] += time.perf_counter() - start
+
+    return wrapper
+
+
+def instrument() -> None:
+    probe.disjoint_stratified_subsets = timed("draw the subsets", probe.disjoint_stratified_subsets)
+    probe._train_clone = timed("train the clone", probe._train_clone)
+    probe.apply = timed("augment the measured images", probe.apply)
+    ParticlePolicy.sample_particle = timed("draw the programs", ParticlePolicy.sample_particle)  # type: ignore[method-assign]
+    probe.Learner.losses = timed("forward passes", probe.Learner.losses)  # type: ignore[method-assign]
+    search.filter_step = timed("filter step", search.filter_step)
+    original = Snapshot.of
+
+    @contextmanager
+    def of(*arguments: Any, **options: Any) -> Iterator[None]:
+        manager = original(*arguments, **options)
+        timed("snapshot and restore", manager.__enter__)()
+        try:
+            yield
+        finally:
+            timed("snapshot and restore", manager.__exit__)(None, None, None)
+
+    Snapshot.of = of  # type: ignore[method-assign, assignment]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    config = replace(get_recipe("digits"), epochs=arguments.epochs, seed=arguments.seed)
+    config = replace(config, precision=resolve_precision(config.precision))
+    with tempfile.TemporaryDirectory() as folder, Stop() as stop:
+        run = RunFolder.create(Path(folder) / "run", config)
+        session = Session(run, Display(quiet=True), stop, checkpoint_seconds=1e9)
+        session.estimate_seconds()
+        instrument()
+        start = time.perf_counter()
+        train(session)
+        total = time.perf_counter() - start
+    needed = SECONDS["train the clone"] + SECONDS["forward passes"]
+    step = SECONDS.pop("filter step")
+    parts = {name: round(value / total * 100, 2) for name, value in SECONDS.items()}
+    named = sum(SECONDS.values())
+    parts["transition, weights, resampling and the rest"] = round((step - named) / total * 100, 2)
+    results = {
+        "epochs": arguments.epochs,
+        "seconds_per_epoch": round(total / arguments.epochs, 3),
+        "percent_of_epoch": parts,
+        "filter_step_percent": round(step / total * 100, 2),
+        "filters_own_arithmetic_percent": round((step - needed) / total * 100, 2),
+        "required_percent": 5.0,
+    }
+    for name, value in results["percent_of_epoch"].items():  # type: ignore[attr-defined]
+        print(f"{name:<46} {value:6.2f} %")
+    print(f"the filter's own arithmetic: {results['filters_own_arithmetic_percent']} % of the epoch")
+    write("filter_overhead", results, arguments.seed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""A run's records, gathered for plotting, and the alarms that they raise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from particleaugment.policies import ParticlePolicy, Policy, Schedule
+from particleaugment.report.summary import phase_seconds
+from particleaugment.training.config import Config
+
+__all__ = ["RunHistory", "alarms", "history"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class RunHistory:
+    """What happened in a run, epoch by epoch and filter step by filter step.
+
+    Attributes:
+        config: The run's configuration.
+        epochs: Epoch records of ``metrics.jsonl``.
+        steps: Filter records of ``metrics.jsonl``.
+        policy: The run's policy: a schedule if it searched.
+        ops: Op names of ``inclusion``.
+        inclusion: Probability with which each op is applied in each epoch, weighted by particle weight,
+            ``[epochs, n]``; empty for a policy without particles.
+        seconds: Time per phase over the run.
+    """
+
+    config: Config
+    epochs: Sequence[dict[str, Any]]
+    steps: Sequence[dict[str, Any]]
+    policy: Policy
+    ops: tuple[str, ...]
+    inclusion: Floats
+    seconds: dict[str, float]
+
+    @property
+    def searched(self) -> bool:
+        """Whether the run took filter steps."""
+        return bool(self.steps)
+
+    @property
+    def ops_per_image(self) -> Floats:
+        """Mean number of ops per image in each epoch, Identity not counted."""
+        changing = [i for i, name in enumerate(self.ops) if name != "Identity"]
+        return np.asarray(self.inclusion[:, changing].sum(1), dtype=np.float64)
+
+    @property
+    def overhead_percent(self) -> float:
+        """Time of the filter steps as a share of plain training and evaluation."""
+        search = sum(self.seconds.get(phase, 0.0) for phase in ("clone", "measure", "filter"))
+        plain = sum(self.seconds.get(phase, 0.0) for phase in ("train", "evaluate"))
+        return 100.0 * search / plain if plain else 0.0
+
+
+def history(config: Config, records: Sequence[dict[str, Any]], policy: Policy) -> RunHistory:
+    """Gather a run's records and policies."""
+    epochs = [record for record in records if record["kind"] == "epoch"]
+    ops: tuple[str, ...] = ()
+    rows: list[list[float]] = []
+    if isinstance(policy, (Schedule, ParticlePolicy)):
+        ops = policy.ops
+        for record in epochs:
+            current = policy.at(record["epoch"]) if isinstance(policy, Schedule) else policy
+            rows.append(list(current.inclusion.values()))
+    inclusion = np.asarray(rows, dtype=np.float64).reshape(len(rows), len(ops))
+    steps = [record for record in records if record["kind"] == "filter"]
+    return RunHistory(config, epochs, steps, policy, ops, inclusion, phase_seconds(list(records)))
+
+
+def alarms(run: RunHistory) -> list[str]:
+    """Return what deserves attention in a run, in sentences."""
+    if not run.searched:
+        return []
+    found = []
+    skipped = [step for step in run.steps if step["skip_reason"] is not None]
+    share = len(skipped) / len(run.steps)
+    if share > 0.25:
+        negative = sum(step["d0"] is not None and step["d0"] <= 0 for step in skipped)
+        found.append(
+            f"{len(skipped)} of {len(run.steps)} weight updates were skipped ({100 * share:.0f} %); in {negative} of "
+            "them the clone's loss on plain images rose instead of falling, so the measurement had the wrong sign. "
+            "The particles then move by noise alone."
+        )
+    last = run.steps[-1]
+    if last["effective_sample_size"] < 0.2 * run.config.num_particles:
+        found.append(
+            f"The filter is degenerate: the effective sample size ended at {last['effective_sample_size']:.1f} of "
+            f"{run.config.num_particles} particles."
+        )
+    if isinstance(run.policy, Schedule):
+        distinct = len(np.unique(run.policy.at(run.policy.epochs).particles.numpy().round(3), axis=0))
+        if distinct <= max(2, run.config.num_particles // 10):
+            found.append(f"The particles have collapsed to {distinct} distinct policies.")
+    start, end = float(run.ops_per_image[0]), float(run.ops_per_image[-1])
+    if end > max(2.0 * start, start + 1.0):
+        found.append(
+            f"The policy grew dense: {start:.2f} ops per image at the start, {end:.2f} at the end. The paper's noise, "
+            "clipped at 0, pushes every probability up; selection did not hold it back."
+        )
+    return found

@@ -1,0 +1,211 @@
+"""``report.html``: one self-contained page that tells a run's story."""
+
+from __future__ import annotations
+
+import base64
+import io
+from html import escape
+from pathlib import Path
+
+from particleaugment.policies import ParticlePolicy, Policy, Schedule, load
+from particleaugment.report import plots
+from particleaugment.report.gallery import draw_grid, policy_rows
+from particleaugment.report.metrics import RunHistory, alarms, history
+from particleaugment.report.summary import leading_ops
+from particleaugment.training.checkpoint import write_atomically
+from particleaugment.training.config import settings_of
+from particleaugment.training.run import RunError, RunFolder
+
+__all__ = ["render", "write_report"]
+
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1c2026; --faint: #667; --paper: #fbfbf9; --card: #fff; --line: #dde;
+  --alarm: #b3261e }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e6e8eb; --faint: #9aa3ad; --paper: #14171b; --card: #1b1f25; --line: #2d333b; --alarm: #ff8a80 } }
+* { box-sizing: border-box }
+body { margin: 0 auto; max-width: 60rem; padding: 2rem 1.25rem 4rem; background: var(--paper); color: var(--ink);
+  font: 16px/1.55 system-ui, sans-serif }
+h1 { font-size: 1.6rem; margin: 0 } h2 { font-size: 1.15rem; margin: 2.5rem 0 .4rem }
+p, li { max-width: 44rem } .faint { color: var(--faint) }
+.cards { display: flex; flex-wrap: wrap; gap: .75rem; margin: 1.25rem 0 }
+.card { background: var(--card); border: 1px solid var(--line); border-radius: .6rem; padding: .7rem 1rem;
+  flex: 1 1 9rem }
+.card b { display: block; font-size: 1.5rem; font-weight: 650 } .card span { color: var(--faint); font-size: .85rem }
+.alarms { border-left: 4px solid var(--alarm); padding: .1rem 1rem; background: var(--card) }
+figure { margin: .6rem 0 } figure svg { width: 100%; height: auto; font-family: system-ui, sans-serif }
+figure img { max-width: 100%; image-rendering: pixelated; border-radius: .4rem }
+figcaption { color: var(--faint); font-size: .9rem }
+table { border-collapse: collapse; font-size: .9rem }
+td, th { padding: .15rem .9rem .15rem 0; text-align: left; vertical-align: top }
+code, pre { font: .85rem/1.5 ui-monospace, monospace } pre { background: var(--card); border: 1px solid var(--line);
+  border-radius: .5rem; padding: .8rem 1rem; overflow-x: auto; white-space: pre-wrap }
+details summary { cursor: pointer }
+@media print { body { max-width: none; padding: 0 } figure, .card { break-inside: avoid } }
+"""
+
+
+def write_report(run: RunFolder) -> Path:
+    """Write ``report.html`` into a run's folder and return its path."""
+    records = run.read_metrics()
+    if not any(record["kind"] == "epoch" for record in records):
+        raise RunError(f"{run.path} has no finished epoch yet, so there is nothing to report")
+    if not run.policy.exists():
+        raise RunError(f"{run.path} has no policy.json yet; it is written when the run stops or ends")
+    path = run.path / "report.html"
+    write_atomically(path, render(history(run.config, records, load(run.policy))).encode())
+    return path
+
+
+def render(run: RunHistory) -> str:
+    """Return the page of a run."""
+    title = f"{run.config.recipe}, seed {run.config.seed}"
+    parts = [
+        "<!doctype html>",
+        f'<html lang="en"><head><meta charset="utf-8"><title>{escape(title)} · ParticleAugment</title>',
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{_STYLE}</style></head><body>',
+        f"<h1>{escape(title)}</h1>",
+        f'<p class="faint">{escape(_subtitle(run))}</p>',
+        _cards(run),
+        _alarms(run),
+        "<h2>Training</h2>",
+        _figure(plots.curves(run), "Loss (training under augmentation, test on plain images) and test accuracy."),
+    ]
+    if run.inclusion.size:
+        parts += _policy_story(run)
+    if run.searched:
+        parts += _filter_story(run)
+    parts += _pictures(run)
+    parts += _times(run)
+    parts += _config(run)
+    return "\n".join([*parts, "</body></html>\n"])
+
+
+def _subtitle(run: RunHistory) -> str:
+    config = run.config
+    policy = "policy learned by the particle filter" if config.searches else f"policy {config.policy}"
+    return f"{config.model} on {config.data}, {len(run.epochs)} of {config.epochs} epochs, {policy}"
+
+
+def _cards(run: RunHistory) -> str:
+    last = run.epochs[-1]
+    best = max(run.epochs, key=lambda record: record["test_accuracy"])
+    cards = [
+        (f"{last['test_accuracy']:.2f} %", f"test accuracy, last epoch ({last['epoch']})"),
+        (f"{best['test_accuracy']:.2f} %", f"best epoch ({best['epoch']}): chosen on the test set, not a result"),
+    ]
+    if run.inclusion.size:
+        cards.append((f"{run.ops_per_image[-1]:.2f}", "ops per image at the end"))
+    if run.searched:
+        skipped = sum(step["skip_reason"] is not None for step in run.steps)
+        cards.append((f"{len(run.steps) - skipped} of {len(run.steps)}", "filter steps that updated the weights"))
+        cards.append((f"{run.overhead_percent:.0f} %", "search time on top of plain training"))
+    boxes = "".join(
+        f'<div class="card"><b>{escape(value)}</b><span>{escape(label)}</span></div>' for value, label in cards
+    )
+    return f'<div class="cards">{boxes}</div>'
+
+
+def _alarms(run: RunHistory) -> str:
+    found = alarms(run)
+    if not found:
+        return ""
+    return '<div class="alarms">' + "".join(f"<p>{escape(sentence)}</p>" for sentence in found) + "</div>"
+
+
+def _policy_story(run: RunHistory) -> list[str]:
+    leading = ", ".join(f"{name} ({100 * share:.0f} %)" for name, share in leading_ops(run.policy))
+    return [
+        "<h2>The policy's story</h2>",
+        f"<p>At the end the policy applies most often: {escape(leading)}.</p>",
+        _figure(plots.heat_map(run), "Probability with which each op is applied to an image, by epoch."),
+        _figure(plots.ops_per_image(run), "Ops applied to an image on average."),
+    ]
+
+
+def _filter_story(run: RunHistory) -> list[str]:
+    return [
+        "<h2>The filter's health</h2>",
+        _figure(
+            plots.effective_sample_size(run),
+            "How many particles the weights are really spread over. A cross is a step whose measurement could not be "
+            "trusted: the weights stayed as they were.",
+        ),
+        _figure(
+            plots.delta_of_last_step(run),
+            "δ: how much the clone's loss fell under a particle, relative to plain images. Above 1 a particle gains "
+            "weight. Where the bars overlap, the order of the particles is noise.",
+        ),
+        _skips(run),
+    ]
+
+
+def _skips(run: RunHistory) -> str:
+    skipped = [step for step in run.steps if step["skip_reason"] is not None]
+    if not skipped:
+        return ""
+    rows = "".join(f"<tr><td>{step['epoch']}</td><td>{escape(step['skip_reason'])}</td></tr>" for step in skipped)
+    return f"<details><summary>{len(skipped)} skipped updates and why</summary><table>{rows}</table></details>"
+
+
+def _pictures(run: RunHistory) -> list[str]:
+    from particleaugment.data import load_data
+
+    try:
+        images = load_data(run.config.data).train_images[:12]
+    except (OSError, ValueError):
+        return []
+    moments = _moments(run)
+    rows = policy_rows(images, moments, seed=run.config.seed)
+    plain = [("", image) for image in images]
+    buffer = io.BytesIO()
+    draw_grid([("plain", plain), *rows]).save(buffer, "PNG", optimize=True)
+    source = base64.b64encode(buffer.getvalue()).decode()
+    return [
+        "<h2>What the network saw</h2>",
+        f'<figure><img alt="Training images under the policy" src="data:image/png;base64,{source}">'
+        "<figcaption>The same training images under the policy, crop, flip and erasing left out.</figcaption></figure>",
+    ]
+
+
+def _moments(run: RunHistory) -> list[tuple[str, Policy]]:
+    policy = run.policy
+    if not isinstance(policy, Schedule):
+        name = "particles" if isinstance(policy, ParticlePolicy) else policy.kind
+        return [(name, policy)]
+    last = run.epochs[-1]["epoch"]
+    return [(f"epoch {epoch}", policy.at(epoch)) for epoch in sorted({1, max(1, last // 2), last})]
+
+
+def _times(run: RunHistory) -> list[str]:
+    return ["<h2>Time</h2>", _figure(plots.phases(run), "Seconds per phase over the whole run.")]
+
+
+def _config(run: RunHistory) -> list[str]:
+    config = run.config
+    rows = "".join(
+        f"<tr><td>{name}</td><td>{escape(str(value))}</td></tr>" for name, value in settings_of(config).items()
+    )
+    return [
+        "<h2>The exact command and configuration</h2>",
+        f"<pre>{escape(_command(run))}</pre>",
+        f"<details><summary>All settings</summary><table>{rows}</table></details>",
+    ]
+
+
+def _command(run: RunHistory) -> str:
+    from particleaugment.recipes import RECIPES
+
+    config = run.config
+    words = ["particleaugment", "train", config.recipe, "--seed", str(config.seed)]
+    if config.recipe in RECIPES:
+        defaults = settings_of(RECIPES[config.recipe]())
+        for name, value in settings_of(config).items():
+            if value != defaults[name] and name not in ("seed", "recipe"):
+                text = ",".join(str(item) for item in value) if isinstance(value, tuple) else str(value)
+                words += ["--set", f"{name}={text}"]
+    return " ".join(words)
+
+
+def _figure(svg: str, caption: str) -> str:
+    return f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>" if svg else ""
