@@ -35,7 +35,7 @@ def timm_transform() -> tuple[Callable[[Image.Image], Image.Image], str]:
         from timm.data.auto_augment import rand_augment_transform
     except (ImportError, RuntimeError):
         return pillow_as_timm, "Pillow called as timm's op functions call it (timm itself cannot be imported here)"
-    hparams = {"img_mean": FILL, "interpolation": "bilinear"}
+    hparams = {"img_mean": FILL, "interpolation": Image.Resampling.BILINEAR}
     return rand_augment_transform("rand-m9-n3-inc1-p1.0", hparams), "timm"
 
 

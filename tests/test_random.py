@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy import special, stats
 
 from particleaugment import random
-from particleaugment.random import Stream, exp, log, philox4x32, standard_normal, uniform, uniforms
+from particleaugment.random import Stream, exp, log, philox4x32, sqrt, standard_normal, uniform, uniforms
 
 PROPERTY = settings(max_examples=80, deadline=None, derandomize=True)
 SEEDS = st.integers(0, 2**63 - 1) | st.sampled_from([0, 1, 2**32 - 1, 2**32, 2**63 - 1])
@@ -64,10 +64,13 @@ def test_uniforms_are_the_documented_function_of_their_key(seed, epoch, sample_i
 
 
 def test_the_numbers_of_the_streams_never_change():
-    assert {stream.name: int(stream) for stream in Stream} == {
+    fixed = {
         "CROP": 1, "FLIP": 2, "ERASE": 3, "PARTICLE": 4, "OP": 5, "SIGN": 6, "ORDER": 7, "NOISE": 8, "RESAMPLE": 9,
         "SPLIT": 10, "GATE": 11, "LEVEL": 12, "INTERPOLATION": 13, "INIT": 14, "SHUFFLE": 15, "MODEL": 16,
     }  # fmt: skip
+    assert {name: int(Stream[name]) for name in fixed} == fixed
+    assert len(Stream.__members__) == len(set(Stream))  # no two names for one number
+    assert all(0 < stream < 256 for stream in Stream)  # they share a word with the slot
 
 
 @PROPERTY
@@ -296,6 +299,12 @@ def test_log_and_exp_agree_with_numpy():
     assert float(exp(torch.tensor(0.0, dtype=torch.float64))) == 1
 
 
+def test_sqrt_agrees_with_numpy():
+    rng = np.random.default_rng(2)
+    x = np.concatenate([np.exp(rng.uniform(-700, 700, 50_000)), rng.uniform(0, 40, 50_000), np.arange(1, 200.0) ** 2])
+    np.testing.assert_allclose(sqrt(torch.tensor(x)).numpy(), np.sqrt(x), rtol=2.3e-16, atol=0)
+
+
 def test_standard_normal_agrees_with_scipy():
     rng = np.random.default_rng(1)
     ends = 2.0 ** -np.arange(1, 54)
@@ -318,5 +327,5 @@ def test_a_gpu_draws_the_same_bits():
     for seed, epoch in ((0, 0), (2**63 - 1, 2**32 - 1), (123456789012345, 77)):
         on_cpu, on_gpu = uniform(seed, Stream.OP, epoch, ids, 5), uniform(seed, Stream.OP, epoch, ids.cuda(), 5)
         assert torch.equal(on_cpu, on_gpu.cpu())
-        for function in (standard_normal, exp, lambda u: log(u + 1e-9)):
+        for function in (standard_normal, exp, lambda u: log(u + 1e-9), lambda u: sqrt(u + 1e-9)):
             assert torch.equal(function(on_cpu), function(on_gpu).cpu())

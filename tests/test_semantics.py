@@ -159,6 +159,12 @@ def test_truncation_is_that_of_exact_arithmetic(name, op):
         assert table.argument(op, step / 40) == expected, step / 40
 
 
+def test_a_level_that_is_itself_rounded_still_reaches_its_whole_number():
+    """A level of 7 / 11, say, is a hair below 7 steps of 110 / 10, and int() alone would give 6."""
+    assert [semantics.get("timm").argument("SolarizeAdd", k / 11) for k in range(111)] == list(range(111))
+    assert [semantics.get("timm").argument("Solarize", k / 25.6) for k in range(257)] == list(range(257))
+
+
 @pytest.mark.parametrize("name", TABLE)
 @pytest.mark.parametrize("size", [(1, 1), (8, 8), (32, 32), (48, 64), (8192, 3)])
 def test_a_batch_of_arguments_is_valid_and_equals_single_ones(name, size):

@@ -19,7 +19,7 @@ from particleaugment.policies import from_dict as policy_from_dict
 from particleaugment.policies import load as load_policy
 from particleaugment.program import Program
 from particleaugment.search import FilterSettings, ParticleAugment
-from particleaugment.transforms import HorizontalFlip, Normalize, PadCrop, RandomErasing
+from particleaugment.transforms import ColorJitter, HorizontalFlip, Normalize, PadCrop, RandomErasing
 
 __version__ = "0.1.0"
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "OPS",
     "Augment",
     "AutoAugment",
+    "ColorJitter",
     "FilterSettings",
     "HorizontalFlip",
     "Identity",

@@ -6,6 +6,7 @@ Exit codes: 0 done; 1 the run failed; 2 the request was not valid, and nothing w
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator
@@ -37,6 +38,7 @@ app = typer.Typer(
 policy_app = typer.Typer(help="Look at policy files.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(policy_app, name="policy")
 
+CheckpointSeconds = Annotated[float, typer.Option(min=0.0, help="Least seconds between two checkpoints.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 
@@ -46,6 +48,7 @@ def train(
     out: Annotated[Path | None, typer.Option(help="Run folder; runs/RECIPE-SEED if not given.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the run.")] = 0,
     assignments: Annotated[list[str] | None, typer.Option("--set", help="A setting, as key=value; repeatable.")] = None,
+    checkpoint_seconds: CheckpointSeconds = 5.0,
     quiet: Quiet = False,
 ) -> None:
     """Train a network by a recipe, learning its augmentation policy on the way."""
@@ -58,13 +61,17 @@ def train(
         config = override(get_recipe(recipe), [f"seed={seed}", *(assignments or [])])
         config = replace(config, precision=resolve_precision(config.precision))
         run = RunFolder.create(out or Path("runs") / f"{recipe}-{config.seed}", config)
-    _go(run.path, quiet, fresh=True)
+    _go(run.path, checkpoint_seconds, quiet, fresh=True)
 
 
 @app.command()
-def resume(run: Annotated[Path, typer.Argument(help="Run folder.")], quiet: Quiet = False) -> None:
+def resume(
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    checkpoint_seconds: CheckpointSeconds = 5.0,
+    quiet: Quiet = False,
+) -> None:
     """Continue a run that was stopped or killed, exactly where it was."""
-    _go(run, quiet, fresh=False)
+    _go(run, checkpoint_seconds, quiet, fresh=False)
 
 
 @app.command()
@@ -107,12 +114,32 @@ def policy_gallery(
 
 
 @app.command()
+def data(
+    name: Annotated[str, typer.Argument(help="cifar10 or cifar100.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where its folder goes.")],
+    quiet: Quiet = False,
+) -> None:
+    """Download a data set, or unpack the archive of it that lies in DIR."""
+    with _clear_errors():
+        from particleaugment.data.download import DownloadError, fetch
+
+        try:
+            folder = fetch(name, directory, quiet=quiet)
+        except DownloadError as error:
+            _fail(str(error), 1)
+        except KeyboardInterrupt:
+            _fail("stopped; the same command goes on from what has arrived", 130)
+        if not quiet:
+            print(f"{name} is in {folder}")
+
+
+@app.command()
 def version() -> None:
     """Print the version."""
     print(__version__)
 
 
-def _go(path: Path, quiet: bool, fresh: bool) -> None:
+def _go(path: Path, checkpoint_seconds: float, quiet: bool, fresh: bool) -> None:
     from particleaugment.policies import load
     from particleaugment.report.summary import print_summary
     from particleaugment.training.display import Display
@@ -129,7 +156,7 @@ def _go(path: Path, quiet: bool, fresh: bool) -> None:
                 print_summary(run, load(run.policy), display.console)
             return
         with run.locked():
-            session = _open_session(run, display, stop, fresh)
+            session = _open_session(run, display, stop, checkpoint_seconds, fresh)
             if session.restore():
                 display.say(f"resuming {path} in epoch {session.position.epoch} of {run.config.epochs}")
             minutes = session.estimate_seconds() / 60
@@ -138,18 +165,18 @@ def _go(path: Path, quiet: bool, fresh: bool) -> None:
                 f"{run.config.precision}, policy {run.config.policy}; about {minutes:.1f} minutes"
             )
             if not run_session(session):
-                display.say(f"stopped and saved; continue with: particleaugment resume {path}")
+                display.say(f"stopped and saved; continue with: particleaugment resume {shlex.quote(str(path))}")
                 raise typer.Exit(stop.exit_code)
             if not quiet:
                 print_summary(run, load(run.policy), display.console)
 
 
-def _open_session(run: RunFolder, display: Display, stop: Stop, fresh: bool) -> Session:
+def _open_session(run: RunFolder, display: Display, stop: Stop, checkpoint_seconds: float, fresh: bool) -> Session:
     """Make the session; a folder made for a request that turns out not to fit its data goes away again."""
     from particleaugment.training.session import Session
 
     try:
-        return Session(run, display, stop)
+        return Session(run, display, stop, checkpoint_seconds)
     except ValueError:
         if fresh:
             shutil.rmtree(run.path, ignore_errors=True)

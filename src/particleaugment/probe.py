@@ -120,7 +120,7 @@ class Learner:
         with self.autocast():
             loss = self._losses(images, targets).mean()
         if not bool(torch.isfinite(loss)):
-            raise NonFiniteLoss(f"the training loss is {float(loss)}")
+            raise NonFiniteLoss(f"the training loss is {float(loss.detach())}")
         if self._pending == 0:
             self.optimizer.zero_grad(set_to_none=True)
         scaled = loss / self.accumulate

@@ -47,6 +47,8 @@ class Stream(IntEnum):
     INIT = 14
     SHUFFLE = 15
     MODEL = 16
+    JITTER = 17
+    SHAKE = 18
 
 
 _MASK = 0xFFFFFFFF
@@ -171,16 +173,11 @@ def exp(x: Tensor) -> Tensor:
     return series
 
 
-def sqrt(x: Tensor, start: Tensor | None = None, steps: int = 40) -> Tensor:
-    """Square root of positive float64 numbers by Newton's method, the same bits on every device.
-
-    Args:
-        x: The numbers, from about 1e-8 to 1e16 if ``start`` is not given.
-        start: First guess.
-        steps: Newton steps to take.
-    """
-    root = (1 + x) * 0.5 if start is None else start
-    for _ in range(steps):
+def sqrt(x: Tensor) -> Tensor:
+    """Square root of positive normal float64 numbers by Newton's method, the same bits on every device."""
+    # Halving the exponent, in the bits, starts within 6 % of the root; five steps square that error to nothing.
+    root = ((x.contiguous().view(torch.int64) >> 1) + (1023 << 51)).view(torch.float64)
+    for _ in range(5):
         root = (root + x / root) * 0.5
     return root
 
@@ -226,7 +223,7 @@ def standard_normal(u: Tensor) -> Tensor:
     p = u.clamp(min=2.0**-54)
     q = p - 0.5
     tail = log(torch.minimum(p, 1 - p))
-    r = sqrt(-tail, start=0.9 - 0.15 * tail, steps=6)
+    r = sqrt(-tail)
     outside = torch.where(r <= 5, _ratio(_MIDDLE, r - 1.6), _ratio(_FAR, r - 5))
     central = q * _ratio(_CENTRAL, 0.180625 - q * q)
     return torch.where(q.abs() <= 0.425, central, torch.where(q < 0, -outside, outside))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -76,6 +77,11 @@ class FilterSettings:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+        for name in ("clone_size", "measure_size"):
+            size = getattr(self, name)
+            valid = size >= 1 if isinstance(size, int) else isinstance(size, float) and 0 < size < 1
+            if isinstance(size, bool) or not valid:
+                raise ValueError(f"{name} must be a number of samples or a fraction between 0 and 1, got {size!r}")
         # Everything else is checked by the functions that use it, on the smallest input, before any long work.
         state = self.initial_state(seed=0)
         self.policy(state)
@@ -229,9 +235,10 @@ class ParticleAugment:
         unknown = set(settings) - set(FilterSettings.__dataclass_fields__)
         if unknown:
             name = sorted(unknown)[0]
-            raise TypeError(
-                f"ParticleAugment has no setting {name!r}{nearest_name(name, FilterSettings.__dataclass_fields__)}"
-            )
+            known = {*FilterSettings.__dataclass_fields__, *inspect.signature(ParticleAugment).parameters} - {
+                "settings"
+            }
+            raise TypeError(f"ParticleAugment has no setting {name!r}{nearest_name(name, sorted(known))}")
         self.settings = FilterSettings(num_particles=num_particles, nonzero=nonzero, m=m, **settings)
         self.seed = seed
         self.state = self.settings.initial_state(seed)

@@ -7,7 +7,7 @@ reused from step to step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -38,15 +38,13 @@ class Snapshot:
         self, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None = None
     ) -> Iterator[None]:
         """Take a snapshot, run the block with empty gradients, and restore."""
-        parameters = list(model.parameters())
-        tensors = {("model", str(i)): tensor for i, tensor in enumerate([*parameters, *model.buffers()])}
-        saved = {key: self._save(key, tensor) for key, tensor in tensors.items()}
+        parameters = _parameters(model, optimizer)
+        buffers = [(module, name, buffer) for module in model.modules() for name, buffer in module._buffers.items()]
+        held = {id(tensor): tensor for tensor in (*parameters, *(buffer for *_, buffer in buffers))}
+        restore_model = self._kept(("model",), list(held.values()))
         gradients = [parameter.grad for parameter in parameters]
         modes = [(module, module.training) for module in model.modules()]
-        optimizer_state = self._save_optimizer(optimizer)
-        groups = [
-            {key: _copied(value) for key, value in group.items() if key != "params"} for group in optimizer.param_groups
-        ]
+        restore_optimizer = self._kept_optimizer(optimizer)
         scaler_state = None if scaler is None else dict(scaler.state_dict())
         generators = _generator_states(parameters)
         for parameter in parameters:
@@ -55,15 +53,14 @@ class Snapshot:
             yield
         finally:
             with torch.no_grad():
-                for key, tensor in tensors.items():
-                    tensor.copy_(saved[key])
+                restore_model()
+                restore_optimizer()
+            for module, name, buffer in buffers:
+                module._buffers[name] = buffer  # some modules assign a new tensor where others write into the old
             for parameter, gradient in zip(parameters, gradients):
                 parameter.grad = gradient
             for module, training in modes:
                 module.training = training
-            _restore_optimizer(optimizer, optimizer_state)
-            for group, values in zip(optimizer.param_groups, groups):
-                _restore_group(group, values)
             if scaler is not None and scaler_state:
                 scaler.load_state_dict(scaler_state)
             _restore_generators(generators)
@@ -77,49 +74,60 @@ class Snapshot:
             kept.copy_(tensor)
         return kept
 
-    def _save_optimizer(self, optimizer: torch.optim.Optimizer) -> list[tuple[Tensor, dict[str, Any]]]:
-        """For each parameter with state: its entries, tensors as (live tensor, saved copy)."""
-        entries = []
-        for i, (parameter, state) in enumerate(optimizer.state.items()):
-            values: dict[str, Any] = {}
-            for name, value in state.items():
-                if isinstance(value, Tensor):
-                    values[name] = (value, self._save(("optimizer", str(i), str(name)), value))
-                else:
-                    values[name] = _copied(value)
-            entries.append((parameter, values))
-        return entries
+    def _kept(self, key: tuple[str, ...], value: Any) -> Callable[[], Any]:
+        """Copy a value and return what puts it back; tensors, lists and dicts stay the objects that they are."""
+        if isinstance(value, Tensor):
+            saved = self._save(key, value)
+            return lambda: value.copy_(saved)
+        if isinstance(value, dict):
+            items = {name: self._kept((*key, str(name)), item) for name, item in value.items()}
+
+            def restore_dict() -> dict[Any, Any]:
+                restored = {name: restore() for name, restore in items.items()}
+                value.clear()
+                value.update(restored)
+                return value
+
+            return restore_dict
+        if isinstance(value, (list, tuple)):
+            parts = [self._kept((*key, str(i)), item) for i, item in enumerate(value)]
+
+            def restore_sequence() -> Any:
+                restored = [restore() for restore in parts]
+                if isinstance(value, list):
+                    value[:] = restored
+                return value
+
+            return restore_sequence
+        return lambda: value
+
+    def _kept_optimizer(self, optimizer: torch.optim.Optimizer) -> Callable[[], None]:
+        states = {
+            parameter: self._kept(("state", str(i)), state)
+            for i, (parameter, state) in enumerate(optimizer.state.items())
+        }
+        groups = [
+            {name: self._kept(("group", str(i), name), value) for name, value in group.items() if name != "params"}
+            for i, group in enumerate(optimizer.param_groups)
+        ]
+
+        def restore_optimizer() -> None:
+            optimizer.state.clear()
+            for parameter, restore in states.items():
+                optimizer.state[parameter] = restore()
+            for group, values in zip(optimizer.param_groups, groups):
+                for name in group.keys() - values.keys() - {"params"}:
+                    del group[name]
+                for name, restore in values.items():
+                    group[name] = restore()
+
+        return restore_optimizer
 
 
-def _restore_optimizer(optimizer: torch.optim.Optimizer, entries: list[tuple[Tensor, dict[str, Any]]]) -> None:
-    known = {id(parameter) for parameter, _ in entries}
-    for parameter in [parameter for parameter in optimizer.state if id(parameter) not in known]:
-        del optimizer.state[parameter]
-    for parameter, values in entries:
-        state = optimizer.state[parameter]
-        for name in [name for name in state if name not in values]:
-            del state[name]
-        for name, value in values.items():
-            if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], Tensor):
-                live, saved = value
-                with torch.no_grad():
-                    live.copy_(saved)
-                state[name] = live
-            else:
-                state[name] = value
-
-
-def _restore_group(group: dict[str, Any], values: dict[str, Any]) -> None:
-    for key, value in values.items():
-        live = group.get(key)
-        if isinstance(live, Tensor) and isinstance(value, Tensor):
-            live.copy_(value)  # a learning rate that a captured graph reads must stay the same tensor
-        else:
-            group[key] = value
-
-
-def _copied(value: Any) -> Any:
-    return value.detach().clone() if isinstance(value, Tensor) else value
+def _parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    """What the clone's training can change: the model's parameters and any others that the optimizer moves."""
+    trained = (parameter for group in optimizer.param_groups for parameter in group["params"])
+    return list({id(parameter): parameter for parameter in (*model.parameters(), *trained)}.values())
 
 
 def _generator_states(parameters: list[nn.Parameter]) -> dict[torch.device | None, Tensor]:

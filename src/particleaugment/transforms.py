@@ -10,15 +10,20 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import permutations
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from particleaugment.executors import apply
+from particleaugment.ops import op_indices
 from particleaugment.policies.base import checked_count, checked_fraction, checked_size
+from particleaugment.program import Program
 from particleaugment.random import Stream, exp, sqrt, uniform
 
-__all__ = ["HorizontalFlip", "Normalize", "PadCrop", "RandomErasing", "Transform"]
+__all__ = ["ColorJitter", "HorizontalFlip", "Normalize", "PadCrop", "RandomErasing", "Transform"]
 
 
 class Transform(ABC):
@@ -159,6 +164,67 @@ class RandomErasing(Transform):
 
 
 @dataclass(frozen=True)
+class ColorJitter(Transform):
+    """Change brightness, contrast and saturation by random factors, in random order, with Pillow's pixels.
+
+    Attributes:
+        brightness: Smallest and largest factor; 1 changes nothing, 0 gives black.
+        contrast: Likewise; 0 gives plain grey.
+        saturation: Likewise; 0 gives a grey image.
+
+    >>> jitter = ColorJitter(contrast=(1.0, 1.0))
+    >>> jitter.sample(torch.arange(5), epoch=0, seed=0, size=(32, 32)).shape  # three factors, and their order
+    torch.Size([5, 4])
+    """
+
+    brightness: tuple[float, float] = (0.6, 1.4)
+    contrast: tuple[float, float] = (0.6, 1.4)
+    saturation: tuple[float, float] = (0.6, 1.4)
+
+    _OPS = ("Brightness", "Contrast", "Color")
+
+    def __post_init__(self) -> None:
+        for name in ("brightness", "contrast", "saturation"):
+            object.__setattr__(self, name, _checked_range(name, getattr(self, name)))
+
+    def sample(self, ids: Tensor, epoch: int | Tensor, seed: int | Tensor, size: tuple[int, int]) -> Tensor:
+        """Return float64 ``[B, 4]``: the factors of brightness, contrast and saturation, and the order's number."""
+        u = uniform(seed, Stream.JITTER, epoch, ids, 4)
+        columns = [
+            low + u[:, k] * (high - low)
+            for k, (low, high) in enumerate((self.brightness, self.contrast, self.saturation))
+        ]
+        return torch.stack([*columns, (u[:, 3] * math.factorial(3)).floor()], 1)
+
+    def run(self, images: Tensor, draws: Tensor) -> Tensor:
+        """Change the images' colours."""
+        return apply(images, self.program(draws))
+
+    def program(self, draws: Tensor) -> Program:
+        """Return the draws as a program of three ops."""
+        order, ops = _jitter_orders(draws.device)
+        places = order[draws[:, 3].to(torch.int64)]
+        return Program.trusted(ops[places], draws[:, :3].gather(1, places))
+
+
+@lru_cache(maxsize=64)
+def _jitter_orders(device: torch.device) -> tuple[Tensor, Tensor]:
+    """The six orders of three ops, and the ops' indices; cached, so that a captured graph copies nothing."""
+    order = torch.tensor(list(permutations(range(3))), device=device)
+    return order, torch.tensor(op_indices(ColorJitter._OPS), device=device)
+
+
+def _checked_range(name: str, factors: Sequence[float]) -> tuple[float, float]:
+    try:
+        low, high = (float(factor) for factor in factors)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be a smallest and a largest factor, got {factors!r}") from None
+    if not 0 <= low <= high <= 10:
+        raise ValueError(f"{name} must be two factors from 0 to 10 in rising order, got {factors!r}")
+    return low, high
+
+
+@dataclass(frozen=True)
 class Normalize(Transform):
     """Turn uint8 images into ``(x / 255 - mean) / std``; it draws nothing.
 
@@ -190,11 +256,20 @@ class Normalize(Transform):
         """Normalise the images."""
         if images.shape[1] != len(self.mean):
             raise ValueError(f"Normalize has {len(self.mean)} channels but the images have {images.shape[1]}")
-        scale = torch.tensor([1 / (255 * std) for std in self.std], dtype=torch.float32)
-        shift = torch.tensor([-mean / std for mean, std in zip(self.mean, self.std)], dtype=torch.float32)
-        scale = scale.to(images.device, non_blocking=True).view(1, -1, 1, 1)
-        shift = shift.to(images.device, non_blocking=True).view(1, -1, 1, 1)
+        scale, shift = _on_device(self.coefficients(), images.device)
         return (images.to(torch.float32) * scale + shift).to(self.dtype)
+
+    def coefficients(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Return scale and shift of each channel: the result is ``x · scale + shift`` in float32."""
+        scale = tuple(1 / (255 * std) for std in self.std)
+        return scale, tuple(-mean / std for mean, std in zip(self.mean, self.std))
+
+
+@lru_cache(maxsize=64)
+def _on_device(values: tuple[tuple[float, ...], tuple[float, ...]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Per-channel constants; cached, so that a captured graph copies nothing from the host."""
+    scale, shift = torch.tensor(values, dtype=torch.float32, device=device).view(2, 1, -1, 1, 1)
+    return scale, shift
 
 
 def _checked_channels(name: str, values: Sequence[float]) -> tuple[float, ...]:

@@ -36,10 +36,17 @@ def test_a_single_wrong_pixel_fails():
     wrong = expected.copy()
     wrong[4, 1, 2, 3] ^= 1
     counted = Tally()
-    counted.compare("native", case, expected, expected)
-    with pytest.raises(AssertionError, match=r"1 of 6 images .* row, column \[1, 2, 3\] of image 4"):
-        counted.compare("native", case, wrong, expected)
+    assert counted.compare("native", case, expected, expected) == ""
+    message = counted.compare("native", case, wrong, expected)
+    assert "native differs from Pillow on 1 of 6 images of shape (3, 5, 4)" in message
+    assert "at channel, row, column (1, 2, 3) of image 4" in message
     assert (counted.executors["native"], counted.differing) == (12, 1)
+
+
+def test_a_difference_fails_the_check(monkeypatch):
+    monkeypatch.setattr(pa, "apply", lambda images, *_, **__: images)
+    with pytest.raises(AssertionError, match=r"native differs .*\nbatch differs"):
+        Tally().check(chains(5, 4, slots=2, count=6), "native", "batch")
 
 
 def test_the_images_are_of_every_kind():

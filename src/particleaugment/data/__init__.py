@@ -1,10 +1,12 @@
 """Data sets as tensors, and keyed ways to split and order them."""
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+import os
 
-from particleaugment.data.dataset import ImageData, channel_statistics
+from particleaugment.data.cifar import load_cifar10, load_cifar100
+from particleaugment.data.dataset import ImageData, channel_statistics, hold_out
 from particleaugment.data.digits import load_digits
+from particleaugment.data.folder import FolderDataset, folder_statistics, load_folder
+from particleaugment.data.listing import ImageList, list_folder
 from particleaugment.data.split import (
     disjoint_stratified_subsets,
     epoch_permutation,
@@ -15,27 +17,84 @@ from particleaugment.ops import nearest_name
 
 __all__ = [
     "DATA_SETS",
+    "FolderDataset",
     "ImageData",
+    "ImageList",
     "channel_statistics",
     "disjoint_stratified_subsets",
     "epoch_permutation",
+    "folder_statistics",
+    "hold_out",
+    "list_folder",
+    "load_cifar10",
+    "load_cifar100",
     "load_data",
     "load_digits",
+    "load_folder",
     "stratified_subset",
     "train_validation_split",
 ]
 
-DATA_SETS: Mapping[str, Callable[[], ImageData]] = MappingProxyType({"digits": load_digits})
-"""Loaders of the data sets by name."""
+DATA_SETS = ("digits", "cifar10", "cifar100", "folder")
+"""The names that :func:`load_data` takes."""
+
+_FOLDER_SIZE = 64
 
 
-def load_data(name: str) -> ImageData:
+def load_data(
+    name: str,
+    directory: str | os.PathLike[str] | None = None,
+    *,
+    image_size: int | None = None,
+    validation: int | float = 0,
+    seed: int = 0,
+    quiet: bool = False,
+) -> ImageData:
     """Load a data set by name.
+
+    Args:
+        name: One of :data:`DATA_SETS`; ``name:DIRECTORY`` names the directory too.
+        directory: Where the data lie; needed by all but the digits.
+        image_size: Height and width that a folder's images are brought to, 64 if not given; the others have their own.
+        validation: How many training images stand in for the test set, or which fraction; 0 keeps the test set.
+        seed: Which ones; keep it fixed over runs that are compared.
+        quiet: Show no progress bar.
 
     >>> load_data("digits").num_classes
     10
+    >>> len(load_data("digits", validation=200).test_labels)
+    200
     """
+    name, separator, rest = name.partition(":")
     if name not in DATA_SETS:
         hint = nearest_name(name, DATA_SETS) or f"; the data sets are {', '.join(DATA_SETS)}"
         raise ValueError(f"there is no data set {name!r}{hint}")
-    return DATA_SETS[name]()
+    if separator and rest:
+        if directory is not None:
+            raise ValueError(f"the data set {name!r} is given two directories, {rest} and {directory}; name one")
+        directory = rest
+    _check_request(name, directory, image_size)
+    return hold_out(_load(name, directory, image_size, quiet), validation, seed)
+
+
+def _check_request(name: str, directory: str | os.PathLike[str] | None, image_size: int | None) -> None:
+    if name == "digits" and directory is not None:
+        raise ValueError(f"the digits come with the package; leave the directory {directory} out")
+    if name == "folder" and directory is None:
+        raise ValueError("the data set 'folder' needs a directory with one sub-folder of images per class")
+    if name.startswith("cifar") and directory is None:
+        raise ValueError(
+            f"the data set {name!r} needs its directory; 'particleaugment data {name} DIR' downloads it to DIR"
+        )
+    if name != "folder" and image_size not in (None, 32):
+        raise ValueError(f"the images of {name!r} are 32x32, not {image_size}; leave image_size out")
+
+
+def _load(name: str, directory: str | os.PathLike[str] | None, image_size: int | None, quiet: bool) -> ImageData:
+    if directory is None:
+        return load_digits()
+    if name == "cifar10":
+        return load_cifar10(directory)
+    if name == "cifar100":
+        return load_cifar100(directory)
+    return load_folder(directory, _FOLDER_SIZE if image_size is None else image_size, quiet=quiet)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-__all__ = ["ImageData", "channel_statistics"]
+from particleaugment.data.split import train_validation_split
+
+__all__ = ["ImageData", "channel_statistics", "hold_out"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -99,3 +101,36 @@ def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, 
         means.append(total / (count * 255))
         stds.append(math.sqrt((count * squares - total * total) / (count * 255) ** 2))
     return tuple(means), tuple(stds)
+
+
+def hold_out(data: ImageData, validation: int | float, seed: int = 0) -> ImageData:
+    """Return data whose test part is a slice of the training set, stratified by class, for making choices on.
+
+    The true test set stays out of sight. Every run with the same seed is measured on the same images, so keep this seed
+    fixed over runs that are compared.
+
+    Args:
+        data: The data set.
+        validation: How many training images are held out, or which fraction; 0 leaves the data as they are.
+        seed: Which ones.
+
+    >>> images, labels = torch.arange(40, dtype=torch.uint8).reshape(10, 1, 2, 2), torch.arange(10) % 2
+    >>> data = ImageData(train_images=images, train_labels=labels, test_images=images, test_labels=labels,
+    ...                  classes=("cat", "dog"), mean=(0.1,), std=(0.1,))
+    >>> held_out = hold_out(data, 0.4)
+    >>> len(held_out.train_labels), held_out.test_labels.bincount().tolist()
+    (6, [2, 2])
+    """
+    if not isinstance(validation, bool) and validation == 0:
+        return data
+    try:
+        train, test = train_validation_split(data.train_labels, validation, seed)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"validation={validation!r} does not suit the data: {error}") from None
+    return replace(
+        data,
+        train_images=data.train_images[train],
+        train_labels=data.train_labels[train],
+        test_images=data.train_images[test],
+        test_labels=data.train_labels[test],
+    )

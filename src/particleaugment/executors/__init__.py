@@ -2,8 +2,9 @@
 
 ``pil``     Pillow, image by image: the oracle.
 ``native``  loops compiled by Numba: the fastest on a CPU.
+``fused``   one CUDA kernel: the fastest on an NVIDIA GPU.
 ``batch``   vectorised torch: any device.
-``auto``    ``native`` for CPU images where Numba is installed, else ``batch``.
+``auto``    ``native`` on a CPU where Numba is installed, ``fused`` on a CUDA device where it can run, else ``batch``.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from particleaugment.program import Program, resample_code
 
 __all__ = ["EXECUTORS", "apply", "choose_executor"]
 
-EXECUTORS: tuple[str, ...] = ("auto", "pil", "native", "batch")
+EXECUTORS: tuple[str, ...] = ("auto", "pil", "native", "fused", "batch")
 """The names that ``apply`` takes as its executor."""
 
 _logger = logging.getLogger("particleaugment")
@@ -40,7 +41,7 @@ def apply(
     Args:
         images: uint8 ``[B, 3, H, W]``, or ``[B, 1, H, W]`` for grey images, on any device and in any memory layout.
         program: One row of ops per image; it is moved to the images' device.
-        executor: ``auto``, ``pil``, ``native`` or ``batch``; all give the same pixels.
+        executor: ``auto``, ``pil``, ``native``, ``fused`` or ``batch``; all give the same pixels.
         resample: Filter of the geometric ops: ``nearest``, ``bilinear`` or ``bicubic``; slots of the program that name
             their own filter keep it.
         fill: Colour of what geometric ops bring in from outside the image; grey images get its luminance.
@@ -74,6 +75,13 @@ def apply(
     per_channel = colour if images.shape[1] == 3 else (luminance(colour),)
     if name == "native":
         return native.run(images, program, code, per_channel)
+    if name == "fused":
+        from particleaugment.executors import fused
+
+        unsuitable = fused.unsuitable_reason(images, program.op.shape[1])
+        if not unsuitable:
+            return fused.run(images, program, code, per_channel)
+        _say_once(f"augmenting with executor 'batch' instead of 'fused': {unsuitable}")
     from particleaugment.executors import batch
 
     return batch.run(images, program, code, per_channel)
@@ -93,14 +101,26 @@ def choose_executor(executor: str, device: torch.device) -> str:
             raise ValueError(f"executor 'native' runs on CPU images, got images on {device}; use 'batch' or 'auto'")
         if native.unavailable_reason():
             raise ValueError(f"executor 'native' cannot run: {native.unavailable_reason()}; use 'batch' or 'auto'")
+    if executor == "fused" and _no_fused(device):
+        raise ValueError(f"executor 'fused' cannot run on {device}: {_no_fused(device)}; use 'batch' or 'auto'")
     if executor != "auto":
         return executor
+    if device.type == "cuda":
+        if not _no_fused(device):
+            return "fused"
+        _say_once(f"augmenting with executor 'batch' instead of 'fused': {_no_fused(device)}")
     if device.type != "cpu":
         return "batch"
     if native.unavailable_reason():
         _say_once(f"augmenting with executor 'batch', the slower one on a CPU: {native.unavailable_reason()}")
         return "batch"
     return "native"
+
+
+def _no_fused(device: torch.device) -> str:
+    from particleaugment.executors import fused
+
+    return fused.unavailable_reason(device)
 
 
 @cache

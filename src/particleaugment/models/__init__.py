@@ -5,18 +5,47 @@ import re
 from torch import nn
 
 from particleaugment.models.initialise import initialise_parameters, keyed_normal_, keyed_uniform_
+from particleaugment.models.resnet import ResNet
+from particleaugment.models.shake_shake import ShakeShake
 from particleaugment.models.wide_resnet import WideResNet
+from particleaugment.ops import nearest_name
 
-__all__ = ["WideResNet", "build_model", "initialise_parameters", "keyed_normal_", "keyed_uniform_"]
+__all__ = [
+    "MODELS",
+    "ResNet",
+    "ShakeShake",
+    "WideResNet",
+    "build_model",
+    "initialise_parameters",
+    "keyed_normal_",
+    "keyed_uniform_",
+]
+
+MODELS: tuple[str, ...] = (
+    "wrn-28-2",
+    "wrn-28-10",
+    "shake-shake-26-2x32d",
+    "shake-shake-26-2x96d",
+    "resnet-18",
+    "resnet-50",
+)
+"""Names of the best-known networks; other depths and widths follow the same pattern."""
 
 
 def build_model(name: str, num_classes: int, seed: int) -> nn.Module:
-    """Build a network by name: ``wrn-DEPTH-WIDTH``.
+    """Build a network by name: ``wrn-DEPTH-WIDTH``, ``shake-shake-DEPTH-2xWIDTHd``, ``resnet-18`` or ``resnet-50``.
 
     >>> type(build_model("wrn-10-1", num_classes=10, seed=0)).__name__
     'WideResNet'
+    >>> build_model("wide-resnet-28-10", num_classes=10, seed=0)
+    Traceback (most recent call last):
+    ValueError: there is no model 'wide-resnet-28-10'; did you mean wrn-28-10?
     """
-    match = re.fullmatch(r"wrn-(\d+)-(\d+)", name)
-    if match is None:
-        raise ValueError(f"there is no model {name!r}; the models are wrn-DEPTH-WIDTH, such as wrn-28-10")
-    return WideResNet(int(match[1]), int(match[2]), num_classes, seed=seed)
+    if match := re.fullmatch(r"wrn-(\d+)-(\d+)", name):
+        return WideResNet(int(match[1]), int(match[2]), num_classes, seed=seed)
+    if match := re.fullmatch(r"shake-shake-(\d+)-2x(\d+)d", name):
+        return ShakeShake(int(match[1]), int(match[2]), num_classes, seed=seed)
+    if match := re.fullmatch(r"resnet-(\d+)", name):
+        return ResNet(int(match[1]), num_classes, seed=seed)
+    hint = nearest_name(name, MODELS) or f"; the models are named like {', '.join(MODELS)}"
+    raise ValueError(f"there is no model {name!r}{hint}")

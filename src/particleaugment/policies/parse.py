@@ -68,7 +68,8 @@ def parse(text: str) -> Policy:
     if head in ("augmix", "3a"):
         raise ValueError(f"{text!r} needs timm itself: {head} mixes or blurs images, which no program here can express")
     names = (*_TIMM_AUTO, *_OWN, "rand", *(f"autoaugment-{name}" for name in PUBLISHED if name != "v0"))
-    raise ValueError(f"{text!r} is not a policy string{nearest_name(head, names)}; examples: {_EXAMPLES}")
+    hint = nearest_name(text, names) or nearest_name(head, names)
+    raise ValueError(f"{text!r} is not a policy string{hint}; examples: {_EXAMPLES}")
 
 
 def _options(text: str, sections: list[str], known: tuple[str, ...]) -> dict[str, float]:

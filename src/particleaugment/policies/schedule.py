@@ -138,7 +138,7 @@ class Schedule(Policy):
     def load(cls, path: str | Path, epochs: int | None = None) -> Self:
         """Read a schedule from a run's ``policy.json``, for a run of ``epochs`` epochs if given."""
         schedule = super().load(path)
-        return schedule if epochs is None else cls._from_dict(schedule.to_dict()).rescaled(epochs)  # type: ignore[return-value]
+        return schedule if epochs is None else schedule.rescaled(epochs)  # type: ignore[return-value]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Schedule):

@@ -17,7 +17,7 @@ __all__ = ["filter_health", "leading_ops", "phase_seconds", "print_summary"]
 def leading_ops(policy: Policy, count: int = 5) -> list[tuple[str, float]]:
     """Return the ops that a particle policy (or the last of a schedule) applies most often."""
     if isinstance(policy, Schedule):
-        policy = policy.at(policy.epochs)
+        policy = policy.at(policy.replay_epochs or policy.epochs)
     if not isinstance(policy, ParticlePolicy):
         return []
     chosen = [(name, share) for name, share in policy.inclusion.items() if name != "Identity"]

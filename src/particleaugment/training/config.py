@@ -86,6 +86,8 @@ class Config:
             value = getattr(self, name)
             if not 0 <= value < float("inf") or (positive and value == 0):
                 raise ConfigError(f"{name} must be a {'positive' if positive else 'non-negative'} number, got {value}")
+        if len(self.fill) != 3 or not all(0 <= value <= 255 for value in self.fill):
+            raise ConfigError(f"fill must be three whole numbers from 0 to 255 (red, green, blue), got {self.fill}")
         if self.nesterov and self.momentum == 0:
             raise ConfigError("nesterov needs a momentum above 0; set nesterov=false or a momentum")
         if self.precision not in PRECISIONS:
@@ -146,14 +148,14 @@ def override(config: Config, assignments: list[str]) -> Config:
     >>> override(Config(recipe="mine"), ["epochs=4", "velocity=-0.001", "clone_size=0.5"]).clone_size
     0.5
     """
-    kinds = typing.get_type_hints(Config)
+    kinds = {key: kind for key, kind in typing.get_type_hints(Config).items() if key != "recipe"}
     changes: dict[str, Any] = {}
     for assignment in assignments:
         key, separator, text = assignment.partition("=")
         key = key.strip().replace("-", "_")
         if not separator:
             raise ConfigError(f"{assignment!r} is not of the form key=value")
-        if key not in kinds or key == "recipe":
+        if key not in kinds:
             hint = nearest_name(key, kinds) or f"; the settings are {', '.join(kinds)}"
             raise ConfigError(f"there is no setting {key!r}{hint}")
         changes[key] = _from_text(key, text.strip(), kinds[key])

@@ -16,7 +16,7 @@ class Display:
     """Shows progress; ``quiet`` shows nothing."""
 
     def __init__(self, quiet: bool = False, console: Console | None = None):
-        self.console = console or Console(highlight=False, soft_wrap=True)
+        self.console = console or Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
         self.quiet = quiet
         self._progress: Progress | None = None
         self._epochs: TaskID | None = None

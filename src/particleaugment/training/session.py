@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Callable
@@ -208,7 +209,7 @@ class Session:
         write_report(self.run)
         weights = {name: tensor.contiguous() for name, tensor in self.model.state_dict().items()}
         metadata = {"format": "pt", "model": self.config.model, "data": self.config.data, "seed": str(self.config.seed)}
-        write_atomically(self.run.model, to_safetensors(weights, metadata))
+        write_atomically(self.run.model, _weights_file(weights, metadata))
 
     # Saving and restoring.
 
@@ -266,7 +267,11 @@ class Session:
         images, labels = self.samples.gather(ids)
         with Snapshot().of(self.model, self.optimizer):
             self.model.train()
-            train = _fastest(lambda: self.learner.train_batch(self._augment(images, ids), labels))
+            self._set_learning_rate(0.0)
+            try:
+                train = _fastest(lambda: self.learner.train_batch(self._augment(images, ids), labels))
+            except NonFiniteLoss as error:
+                raise RunError(self._divergence(error)) from None
             self.model.eval()
             forward = _fastest(lambda: self.learner.losses(images, labels))
         per_train, per_forward = train / len(ids), forward / len(ids)
@@ -347,6 +352,16 @@ class _Timer(AbstractContextManager[None]):
 
     def __exit__(self, *_: object) -> None:
         self.seconds[self.name] = self.seconds.get(self.name, 0.0) + time.perf_counter() - self.start
+
+
+def _weights_file(weights: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
+    """Return a safetensors file; the library puts metadata in random order, so that part is written anew."""
+    content = to_safetensors(weights, metadata)
+    start = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:start]) | {"__metadata__": metadata}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + content[start:]
 
 
 def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:

@@ -1,0 +1,224 @@
+"""Images in folders: as a data set whose files are decoded in worker processes, or small ones whole in memory."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from particleaugment.data.dataset import ImageData, channel_statistics
+from particleaugment.data.images import CentreCrop, RandomResizedCrop, read_image
+from particleaugment.data.listing import ImageList, list_folder
+from particleaugment.data.progress import progress_bar
+from particleaugment.data.split import epoch_permutation
+
+__all__ = ["IMAGENET_STATISTICS", "FolderDataset", "folder_statistics", "load_folder"]
+
+IMAGENET_STATISTICS = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+"""Mean and standard deviation of ImageNet's channels, in units where 255 is 1."""
+
+MEMORY_LIMIT = 4 << 30
+
+
+class FolderDataset(Dataset[tuple[Tensor, int, int]]):
+    """Image files, decoded when asked for: each item is (uint8 image ``[3, size, size]``, label, id).
+
+    For training, each image is a random part of the file's, a pure function of (seed, epoch, id): the same for every
+    batch size and number of workers. For evaluation it is the centre, after the shorter side is brought to 256/224 of
+    the size. Nothing else random happens here: flip, jitter and policy work on whole batches, by the ids.
+
+    The epoch lives in shared memory, so that :meth:`set_epoch` reaches worker processes that stay alive between epochs
+    (``persistent_workers``). Call it before iterating over a loader, not while it runs.
+
+    Args:
+        images: The files.
+        size: Height and width of the images.
+        train: Whether to cut out random parts.
+        seed: The run's seed.
+        crop: How random parts are drawn.
+        max_pixels: The largest image that is read, see :func:`particleaugment.data.images.read_image`.
+    """
+
+    def __init__(
+        self,
+        images: ImageList,
+        size: int = 224,
+        *,
+        train: bool,
+        seed: int = 0,
+        crop: RandomResizedCrop | None = None,
+        max_pixels: int | None = None,
+    ):
+        self.images, self.size, self.train, self.seed = images, _checked_size(size), train, seed
+        self.crop = crop or RandomResizedCrop()
+        self.max_pixels = max_pixels
+        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
+
+    @property
+    def epoch(self) -> int:
+        """The epoch whose random parts are cut out."""
+        return int(self._epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch, here and in all workers."""
+        if isinstance(epoch, bool) or not isinstance(epoch, int) or not 0 <= epoch < 1 << 32:
+            raise ValueError(f"epoch must be a whole number from 0 to 2^32-1, got {epoch!r}")
+        self._epoch.fill_(epoch)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int, int]:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Tensor, int, int]]:
+        """Return several items at once; loaders call this, and the draws of a batch cost little more than one's."""
+        count = len(self)
+        for index in indices:
+            if not -count <= index < count:
+                raise IndexError(f"there is no image {index}; the data set has {count}")
+        ids = [int(index) % count for index in indices]
+        if not self.train:
+            centre = CentreCrop()
+            return [self._item(index, partial(centre.box, size=self.size)) for index in ids]
+        draws = self.crop.sample(torch.tensor(ids, dtype=torch.int64), self.epoch, self.seed).tolist()
+        return [self._item(index, partial(self.crop.box, row)) for index, row in zip(ids, draws)]
+
+    def _item(self, index: int, region: partial[tuple[float, float, float, float]]) -> tuple[Tensor, int, int]:
+        image = read_image(self.images.path(index), self.size, region, self.max_pixels)
+        return image, int(self.images.labels[index]), index
+
+
+def load_folder(
+    directory: str | os.PathLike[str],
+    size: int = 64,
+    *,
+    test: int | float = 0.2,
+    normalization: str = "data",
+    max_pixels: int | None = None,
+    max_bytes: int = MEMORY_LIMIT,
+    quiet: bool = False,
+) -> ImageData:
+    """Decode all images of a folder, the shorter side brought to ``size`` and the centre cut out, into memory.
+
+    Args:
+        directory: A folder as :func:`particleaugment.data.listing.list_folder` describes it.
+        size: Height and width of the images.
+        test: How many images are set aside for testing, or which fraction, where there is no folder of them.
+        normalization: ``data`` for the mean and standard deviation of the training images, ``imagenet`` for ImageNet's.
+        max_pixels: The largest image that is read.
+        max_bytes: How much memory the images may take up.
+        quiet: Show no progress bar (there is none either where the output is not a terminal).
+
+    >>> load_folder("no/such/folder")
+    Traceback (most recent call last):
+    ...
+    ValueError: there is no folder no/such/folder; name one with a sub-folder of images per class
+    """
+    if normalization not in ("data", "imagenet"):
+        raise ValueError(f"normalization must be 'data' or 'imagenet', got {normalization!r}")
+    size = _checked_size(size)
+    parts = list_folder(directory, test)
+    count = sum(len(part) for part in parts)
+    needed = count * 3 * size * size
+    if needed > max_bytes:
+        raise ValueError(
+            f"the {count:,} images in {directory} take {needed / 2**30:.1f} GiB of memory at {size}x{size}, and "
+            f"{max_bytes / 2**30:.1f} GiB are allowed; use a smaller image size"
+        )
+    train, held_out = (_decode(part, size, max_pixels, quiet) for part in parts)
+    mean, std = channel_statistics(train) if normalization == "data" else IMAGENET_STATISTICS
+    return ImageData(
+        train_images=train,
+        train_labels=parts[0].labels,
+        test_images=held_out,
+        test_labels=parts[1].labels,
+        classes=parts[0].classes,
+        mean=mean,
+        std=std,
+    )
+
+
+def folder_statistics(
+    images: ImageList, size: int = 224, *, sample: int = 2000, max_pixels: int | None = None, quiet: bool = False
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return mean and standard deviation per channel of a keyed sample of images, in units where 255 is 1.
+
+    The result is kept in the user's cache folder, under a hash of the list and of the sampled files' sizes and times;
+    where that folder cannot be written, it is computed again the next time.
+    """
+    chosen = epoch_permutation(len(images), seed=0, epoch=0)[:sample].sort().values
+    part = images.subset(chosen)
+    cache = _cache_folder() / f"statistics-{_fingerprint(images, part, size)}.json"
+    known = _read_statistics(cache)
+    if known is None:
+        known = channel_statistics(_decode(part, _checked_size(size), max_pixels, quiet))
+        _write_statistics(cache, known)
+    return known
+
+
+def _decode(images: ImageList, size: int, max_pixels: int | None, quiet: bool) -> Tensor:
+    """Decode all images into one tensor, in threads: Pillow lets go of the interpreter while it decodes."""
+    result = torch.empty(len(images), 3, size, size, dtype=torch.uint8)
+    region = partial(CentreCrop(margin=1.0).box, size=size)
+
+    def decode(index: int) -> None:
+        result[index] = read_image(images.path(index), size, region, max_pixels)
+
+    workers = min(32, os.cpu_count() or 1)
+    with ThreadPoolExecutor(workers) as pool, progress_bar("decoding", len(images), quiet=quiet) as update:
+        # Going through the results in order makes the first bad file the one that is named; the rest is then dropped.
+        for done, _ in enumerate(pool.map(decode, range(len(images))), start=1):
+            update(done)
+    return result
+
+
+def _checked_size(size: int) -> int:
+    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= 4096:
+        raise ValueError(f"an image's size must be a whole number from 1 to 4096, got {size!r}")
+    return size
+
+
+def _fingerprint(images: ImageList, part: ImageList, size: int) -> str:
+    digest = hashlib.sha256(f"1 {size} {images.root} {len(images)} {len(part)}".encode(errors="surrogateescape"))
+    digest.update(images.names.numpy().tobytes())
+    digest.update(images.ends.numpy().tobytes())
+    for index in range(len(part)):
+        try:
+            status = os.stat(part.path(index))
+        except OSError as error:
+            raise ValueError(f"the image {part.path(index)} cannot be read: {error.strerror}") from None
+        digest.update(f"{status.st_size} {status.st_mtime_ns}\n".encode())
+    return digest.hexdigest()[:32]
+
+
+def _cache_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "particleaugment"
+
+
+def _read_statistics(path: Path) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        mean, std = (tuple(float(value) for value in document[name]) for name in ("mean", "std"))
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    sound = len(mean) == len(std) == 3 and all(0 <= value <= 1 for value in (*mean, *std))
+    return (mean, std) if sound else None
+
+
+def _write_statistics(path: Path, statistics: tuple[tuple[float, ...], tuple[float, ...]]) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json.dumps(dict(zip(("mean", "std"), statistics))) + "\n", encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)

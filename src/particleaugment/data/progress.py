@@ -1,0 +1,40 @@
+"""A progress bar on a terminal, nothing elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+
+__all__ = ["progress_bar"]
+
+
+@contextmanager
+def progress_bar(
+    description: str, total: int, *, done: int = 0, as_bytes: bool = False, quiet: bool = False
+) -> Iterator[Callable[[int], None]]:
+    """Show a bar on standard error while the block runs; the block is given a function that sets how far it has come.
+
+    >>> with progress_bar("counting", total=3, quiet=True) as update:
+    ...     update(3)
+    """
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield lambda completed: None
+        return
+    amount: list[ProgressColumn] = [DownloadColumn(), TransferSpeedColumn()] if as_bytes else [MofNCompleteColumn()]
+    columns = (TextColumn("{task.description}"), BarColumn(), *amount, TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(description, total=total, completed=done)
+        yield lambda completed: progress.update(task, completed=completed)

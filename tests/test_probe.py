@@ -1,0 +1,478 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import Dataset, TensorDataset
+
+from particleaugment import ParticlePolicy, Program, apply
+from particleaugment import filter as pf
+from particleaugment.data import disjoint_stratified_subsets, epoch_permutation
+from particleaugment.probe import CLONE_EPOCHS, MEASUREMENTS, Learner, NonFiniteLoss, Samples, probe
+from particleaugment.random import Stream, uniform
+from particleaugment.snapshot import Snapshot
+
+SEED, STEP = 11, 4
+OPS = ("Rotate", "Solarize", "ShearX", "Posterize")
+cross_entropy = nn.CrossEntropyLoss(reduction="none")
+
+
+def pictures(count=60, side=8, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randint(0, 256, (count, 3, side, side), dtype=torch.uint8, generator=generator)
+    return images, torch.arange(count) % 3
+
+
+def network(side=8, dropout=0.2):
+    torch.manual_seed(1)
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Dropout(dropout),
+        nn.Flatten(),
+        nn.Linear(4 * side * side, 3),
+    )
+
+
+def learner_of(model=None, **settings):
+    model = network() if model is None else model
+    optimizer = settings.pop("optimizer", None) or torch.optim.SGD(
+        model.parameters(), lr=0.05, momentum=0.9, nesterov=True
+    )
+    return Learner(model, optimizer, settings.pop("loss", cross_entropy), lambda x: x.float() / 255 - 0.5, **settings)
+
+
+def policy_of(particles=None, weights=None):
+    rows = [[0.9, 0.1, 0.0, 0.5], [0.0, 0.0, 0.0, 0.0], [0.3, 1.0, 0.8, 0.2]] if particles is None else particles
+    return ParticlePolicy(torch.tensor(rows), torch.ones(len(rows)) if weights is None else weights, m=5, ops=OPS)
+
+
+def plain(images, ids, epoch_key):
+    return images
+
+
+def run(learner, samples, policy=None, augment=plain, **changes):
+    settings = {"clone_size": 30, "measure_size": 12, "clone_epochs": 1, "batch_size": 8, "seed": SEED, "step": STEP}
+    return probe(policy or policy_of(), learner, samples, augment, Snapshot(), **(settings | changes))
+
+
+def everything(learner):
+    model, optimizer = learner.model, learner.optimizer
+    gradients = [parameter.grad for parameter in model.parameters()]
+    modes = [module.training for module in model.modules()]
+    return copy.deepcopy((model.state_dict(), optimizer.state_dict(), gradients, modes, torch.get_rng_state()))
+
+
+def assert_same(before, after):
+    for old, new in zip(before[:3], after[:3]):
+        torch.testing.assert_close(new, old, rtol=0, atol=0, equal_nan=True)
+    assert before[3] == after[3]
+    assert torch.equal(before[4], after[4])
+
+
+# Samples.
+
+
+class Pictures(Dataset):
+    """Items, and a record of which were asked for; whatever is given as ``known`` becomes an attribute."""
+
+    def __init__(self, images, given, **known):
+        self.images, self.given = images, given
+        self.asked = []
+        for name, value in known.items():
+            setattr(self, name, value)
+
+    def __len__(self):
+        return len(self.images)
+
+    def __getitem__(self, index):
+        self.asked.append(index)
+        return self.images[index], self.given[index]
+
+
+def forms():
+    images, labels = pictures(12)
+    numbers = labels.tolist()
+    return {
+        "pair": (images, labels),
+        "list": [images, numbers],
+        "TensorDataset": TensorDataset(images, labels),
+        "targets": Pictures(images, numbers, targets=numbers),
+        "targets-tensor": Pictures(images, labels, targets=labels),
+        "labels": Pictures(images, numbers, labels=numbers),
+        "read": Pictures(images, numbers),
+    }
+
+
+@pytest.mark.parametrize("form", forms())
+def test_samples_of_every_form(form):
+    images, labels = pictures(12)
+    dataset = forms()[form]
+    samples = Samples(dataset)
+    assert len(samples) == 12
+    assert samples.dataset is dataset
+    assert torch.equal(samples.labels, labels)
+    assert samples.labels.dtype == torch.int64
+    chosen = torch.tensor([5, 0, 11, 5])
+    got, targets = samples.gather(chosen)
+    assert torch.equal(got, images[chosen])
+    assert torch.equal(targets, labels[chosen])
+
+
+def test_known_labels_are_not_read_through_the_items():
+    images, labels = pictures(12)
+    told, untold = Pictures(images, labels, targets=labels), Pictures(images, labels)
+    Samples(told)
+    Samples(untold)
+    assert told.asked == []
+    assert untold.asked == list(range(12))
+
+
+@pytest.mark.parametrize("as_items", [False, True])
+def test_soft_targets_are_stratified_by_their_likeliest_class(as_items):
+    images, labels = pictures(12)
+    soft = torch.nn.functional.one_hot(labels, 3).float() * 0.9 + 0.1 / 3
+    samples = Samples(Pictures(images, soft) if as_items else (images, soft))
+    assert torch.equal(samples.labels, labels)
+    assert torch.equal(samples.gather(torch.tensor([1, 2]))[1], soft[1:3])
+
+
+@pytest.mark.parametrize(
+    ("dataset", "message"),
+    [
+        ((torch.zeros(4, 3, 8, 8), torch.zeros(4)), r"images must be uint8 \[N, C, H, W\], got torch.float32"),
+        ((torch.zeros(3, 8, 8, dtype=torch.uint8), torch.zeros(3)), r"must be uint8 .* shape \(3, 8, 8\)"),
+        ((torch.zeros(4, 3, 8, 8, dtype=torch.uint8), torch.zeros(3)), "4 images but 3 targets"),
+    ],
+)
+def test_samples_refuse_what_they_cannot_use(dataset, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        Samples(dataset)
+
+
+@pytest.mark.parametrize(("picture", "kind"), [(torch.zeros(3, 8, 8), "torch.float32"), ([[0]], "list")])
+def test_items_must_be_uint8(picture, kind):
+    samples = Samples(Pictures([picture] * 3, [0, 1, 2]))
+    with pytest.raises(TypeError, match=f"must give uint8 image tensors, got {kind}; return the image unnormalised"):
+        samples.gather(torch.tensor([1]))
+
+
+# The learner.
+
+
+def test_accumulated_gradients_are_those_of_one_large_batch():
+    images, labels = pictures(32)
+    results = []
+    for accumulate in (1, 4):
+        model = nn.Sequential(nn.Flatten(), nn.Linear(192, 3))
+        nn.init.constant_(model[1].weight, 0.01)
+        nn.init.zeros_(model[1].bias)
+        learner = learner_of(model, accumulate=accumulate)
+        means = [learner.train_batch(*part) for part in zip(images.chunk(accumulate), labels.chunk(accumulate))]
+        assert learner._pending == 0
+        results.append((model[1].weight.detach().clone(), torch.stack(means).mean()))
+    torch.testing.assert_close(results[0], results[1], rtol=1e-5, atol=1e-7)
+    assert not torch.allclose(results[0][0], torch.full_like(results[0][0], 0.01), atol=1e-5)
+
+
+def test_no_step_is_taken_before_its_batches_are_there():
+    images, labels = pictures(6)
+    learner = learner_of(accumulate=3)
+    before = copy.deepcopy(list(learner.model.parameters()))
+    for _ in range(2):
+        learner.train_batch(images, labels)
+    torch.testing.assert_close(list(learner.model.parameters()), before, rtol=0, atol=0)
+    learner.flush()
+    assert learner._pending == 0
+    assert not torch.equal(learner.model[0].weight, before[0])
+    stepped = learner.model[0].weight.detach().clone()
+    learner.flush()
+    assert torch.equal(learner.model[0].weight, stepped), "nothing waits, so nothing happens"
+
+
+def test_a_scaled_loss_takes_the_same_step():
+    images, labels = pictures(16)
+    weights = []
+    for scaler in (None, torch.amp.GradScaler("cpu", init_scale=2.0**12)):
+        learner = learner_of(network(dropout=0.0), scaler=scaler, accumulate=2)
+        for part in zip(images.chunk(2), labels.chunk(2)):
+            learner.train_batch(*part)
+        weights.append([parameter.detach() for parameter in learner.model.parameters()])
+    torch.testing.assert_close(weights[0], weights[1], rtol=0, atol=0)  # a power of two scales without rounding
+
+
+def test_a_loss_that_is_not_finite_takes_no_step():
+    images, labels = pictures(6)
+    learner = learner_of(loss=lambda logits, targets: cross_entropy(logits, targets) * torch.inf)
+    before = everything(learner)[:3]
+    with pytest.raises(NonFiniteLoss, match="the training loss is inf"):
+        learner.train_batch(images, labels)
+    assert all(parameter.grad is None for parameter in learner.model.parameters())
+    assert torch.equal(learner.model[0].weight, before[0]["0.weight"])
+    assert not learner.optimizer.state
+
+
+@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(), lambda logits, targets: logits])
+def test_a_loss_of_the_wrong_shape_is_explained(loss):
+    learner = learner_of(loss=loss)
+    images, labels = pictures(6)
+    with pytest.raises(ValueError, match=r"must return one value per sample, \[6\], got .* use reduction='none'"):
+        learner.train_batch(images, labels)
+    with pytest.raises(ValueError, match="one value per sample"):
+        run(learner, Samples(pictures()))
+
+
+# The probe.
+
+
+def test_the_subsets_are_fresh_disjoint_stratified_and_keyed():
+    dataset = Pictures(*pictures(), targets=pictures()[1])
+    samples = Samples(dataset)
+    seen = []
+    for step in (1, 2, 3):
+        dataset.asked.clear()
+        run(learner_of(), samples, step=step, clone_size=0.5, measure_size=12)
+        measured, trained = dataset.asked[:12], dataset.asked[12:]
+        expected = disjoint_stratified_subsets(samples.labels, [30, 12], SEED, step)
+        assert sorted(trained) == sorted(expected[0].tolist())
+        assert measured == expected[1].tolist()
+        assert not set(measured) & set(trained)
+        assert samples.labels[trained].bincount().tolist() == [10, 10, 10]
+        assert samples.labels[measured].bincount().tolist() == [4, 4, 4]
+        seen.append((frozenset(measured), frozenset(trained)))
+    assert len({measured for measured, _ in seen}) == len({trained for _, trained in seen}) == 3
+
+
+def test_the_clone_sees_each_sample_once_an_epoch_under_keys_of_its_own():
+    calls = []
+
+    def augment(images, ids, epoch_key):
+        calls.append((epoch_key, ids.tolist()))
+        return images
+
+    for step in (1, 2):
+        run(learner_of(), Samples(pictures()), augment=augment, step=step, clone_epochs=2)
+    keys = list(dict.fromkeys(key for key, _ in calls))
+    assert len(keys) == 4
+    assert all(CLONE_EPOCHS <= key < MEASUREMENTS for key in keys)
+    orders = {key: [i for k, ids in calls for i in ids if k == key] for key in keys}
+    assert sorted(orders[keys[0]]) == sorted(orders[keys[1]]) != sorted(orders[keys[2]])
+    assert orders[keys[0]] != orders[keys[1]], "shuffled anew each epoch"
+    assert all(len(set(order)) == len(order) == 30 for order in orders.values())
+    assert [len(ids) for _, ids in calls[:4]] == [8, 8, 8, 6]
+
+
+def reference_clone(learner, samples, augment, clone_size, clone_epochs, batch_size):
+    """Train a real copy with a plain loop."""
+    model = copy.deepcopy(learner.model).train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True)
+    optimizer.load_state_dict(copy.deepcopy(learner.optimizer.state_dict()))
+    ids = disjoint_stratified_subsets(samples.labels, [clone_size, 12], SEED, STEP)[0]
+    for number in range(clone_epochs):
+        key = CLONE_EPOCHS + STEP * clone_epochs + number
+        for chosen in ids[epoch_permutation(len(ids), SEED, key)].split(batch_size):
+            images, labels = samples.gather(chosen)
+            optimizer.zero_grad()
+            inputs = augment(images, chosen, key).float() / 255 - 0.5
+            nn.functional.cross_entropy(model(inputs), labels).backward()
+            optimizer.step()
+    return model
+
+
+def by_hand(policy, particle, image, sample_id):
+    """One image under one particle: which ops are drawn, with which signs, run by Pillow."""
+    key = (MEASUREMENTS + STEP, torch.tensor([sample_id]), len(OPS))
+    drawn = uniform(SEED, Stream.OP, *key)[0] < policy.particles[particle]
+    sign = [1.0 if u < 0.5 else -1.0 for u in uniform(SEED, Stream.SIGN, *key)[0]]
+    level_five = [15.0 * sign[0], 128, 0.15 * sign[2], 2]
+    chosen = [(name, level_five[j]) for j, name in enumerate(OPS) if drawn[j]]
+    return apply(image.unsqueeze(0), Program.from_ops([chosen]), executor="pil")
+
+
+@pytest.mark.parametrize("clone_epochs", [1, 2])
+def test_the_measurement_is_that_of_a_plain_loop(clone_epochs):
+    samples, policy = Samples(pictures()), policy_of()
+    learner = learner_of(network(dropout=0.0))
+    learner.train_batch(*pictures(12, seed=5))  # so that there is momentum to copy
+
+    def augment(images, ids, epoch_key):
+        return apply(images, policy.sample(ids, epoch_key, SEED, (8, 8)))
+
+    measured = run(learner, samples, policy, augment, clone_epochs=clone_epochs)
+    clone = reference_clone(learner, samples, augment, 30, clone_epochs, 8).eval()
+    reference = copy.deepcopy(learner.model).eval()
+    ids = disjoint_stratified_subsets(samples.labels, [30, 12], SEED, STEP)[1]
+    images, labels = samples.gather(ids)
+    with torch.no_grad():
+        for losses, clean, model in (
+            (measured.ref, measured.ref_clean, reference),
+            (measured.upd, measured.upd_clean, clone),
+        ):
+            for k, sample_id in enumerate(ids.tolist()):
+                expected = cross_entropy(model(images[k : k + 1].float() / 255 - 0.5), labels[k : k + 1])
+                assert float(clean[k]) == pytest.approx(float(expected), rel=1e-4, abs=1e-5)
+                for i in range(3):
+                    picture = by_hand(policy, i, images[k], sample_id)
+                    expected = cross_entropy(model(picture.float() / 255 - 0.5), labels[k : k + 1])
+                    assert float(losses[i, k]) == pytest.approx(float(expected), rel=1e-4, abs=1e-5)
+    assert measured.ref.shape == measured.upd.shape == (3, 12)
+    assert measured.ref.dtype == torch.float64
+    assert not torch.allclose(measured.ref, measured.upd, atol=1e-3), "the clone has learned something"
+    assert not torch.allclose(measured.ref[0], measured.ref[2], atol=1e-3), "the particles differ"
+    assert measured.seconds.keys() == {"clone", "measure"}
+
+
+def test_common_random_numbers():
+    rows = [[0.5, 0.5, 0.5, 0.5], [0.5, 0.5, 0.5, 0.5], [0.0, 0.0, 0.0, 0.0]]
+    measured = run(learner_of(), Samples(pictures()), policy_of(rows, torch.tensor([0.7, 0.2, 0.1])))
+    for losses, clean in ((measured.ref, measured.ref_clean), (measured.upd, measured.upd_clean)):
+        torch.testing.assert_close(losses[0], losses[1], rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(losses[2], clean, rtol=1e-5, atol=1e-6)
+        assert not torch.allclose(losses[0], clean, atol=1e-2)
+
+
+def test_measuring_in_many_batches_changes_nothing():
+    samples = Samples(pictures(60, side=64))
+    learner = learner_of(network(side=64))
+    calls = []
+    rows = torch.rand(7, 4, generator=torch.Generator().manual_seed(0)).tolist()
+    whole = run(
+        learner, samples, policy_of(rows), clone_size=8, measure_size=51, progress=lambda *told: calls.append(told)
+    )
+    assert ("measure before", 1, 2) in calls, "357 images of 64x64 are more than one batch holds"
+    for i, row in enumerate(rows):
+        alone = run(learner, samples, policy_of([row, row]), clone_size=8, measure_size=51)
+        torch.testing.assert_close(alone.ref[0], whole.ref[i], rtol=1e-4, atol=1e-5)
+
+
+class Watch(nn.Module):
+    """Passes its input on and notes the mode and the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def forward(self, x):
+        self.seen.append((self.training, len(x), torch.is_autocast_enabled("cpu")))
+        return x
+
+
+def test_the_reference_and_the_clone_are_measured_in_eval_mode():
+    for mode in (True, False):
+        watch = Watch()
+        model = nn.Sequential(watch, network())
+        model.train(mode)
+        before = everything(learner := learner_of(model))
+        run(learner, Samples(pictures()))
+        expected = [(False, 36), (False, 12), *[(True, 8)] * 3, (True, 6), (False, 36), (False, 12)]
+        assert [(training, size) for training, size, _ in watch.seen] == expected
+        assert_same(before, everything(learner))
+
+
+def test_modules_that_the_user_froze_stay_in_eval_mode_in_the_clone():
+    watch = Watch()
+    model = nn.Sequential(watch, network())
+    model.train()
+    watch.eval()
+    model[1][1].eval()
+    statistics = model[1][1].running_mean.clone()
+    seen = []
+
+    def augment(images, ids, epoch_key):
+        seen.append(torch.equal(model[1][1].running_mean, statistics))
+        return images
+
+    run(learner_of(model), Samples(pictures()), augment=augment)
+    assert seen == [True] * 4, "frozen batch norms gather no statistics"
+    assert not any(training for training, *_ in watch.seen)
+    assert model.training
+    assert not watch.training
+
+
+def test_autocast_covers_training_and_measurement():
+    watch = Watch()
+    learner = learner_of(nn.Sequential(watch, network()), autocast=lambda: torch.autocast("cpu", torch.bfloat16))
+    measured = run(learner, Samples(pictures()))
+    assert all(autocast for *_, autocast in watch.seen)
+    assert measured.ref.isfinite().all()
+    assert not torch.is_autocast_enabled("cpu")
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adamw"])
+def test_everything_is_restored_with_a_scaler_and_gradients_being_accumulated(kind):
+    model = network()
+    optimizers = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8, growth_interval=2)
+    learner = learner_of(model, optimizer=optimizers[kind](model.parameters(), lr=0.01), scaler=scaler, accumulate=2)
+    for seed in range(3):
+        learner.train_batch(*pictures(12, seed=seed))
+    assert learner._pending == 1
+    before, scale = everything(learner), scaler.state_dict()
+    gradients = [parameter.grad for parameter in model.parameters()]
+    run(learner, Samples(pictures()))
+    assert_same(before, everything(learner))
+    assert all(parameter.grad is gradient for parameter, gradient in zip(model.parameters(), gradients))
+    assert learner._pending == 1
+    assert scaler.state_dict() == scale
+    learner.train_batch(*pictures(12, seed=9))
+    assert learner._pending == 0
+
+
+def test_a_clone_that_diverges_is_a_measurement_to_skip():
+    learner = learner_of()
+    learner.optimizer.param_groups[0]["lr"] = 1e30
+    before = everything(learner)
+    measured = run(learner, Samples(pictures()))
+    assert_same(before, everything(learner))
+    assert measured.ref.isfinite().all()
+    assert measured.upd.isnan().all()
+    assert measured.upd.shape == measured.ref.shape
+    assert measured.upd_clean.isnan().all()
+    assert "not finite" in pf.relative_loss_difference(*measured[:4]).skip_reason
+
+
+def test_progress_is_told_of_every_batch():
+    calls = []
+    run(learner_of(), Samples(pictures()), clone_epochs=2, progress=lambda *told: calls.append(told))
+    assert calls == [
+        ("measure before", 1, 1),
+        *[("train clone", done, 8) for done in range(1, 9)],
+        ("measure after", 1, 1),
+    ]
+
+
+@pytest.mark.parametrize("phase", ["measure before", "train clone", "measure after"])
+def test_progress_may_stop_the_probe_and_everything_is_restored(phase):
+    class Enough(Exception):
+        pass
+
+    def progress(name, done, total):
+        if name == phase:
+            raise Enough
+
+    learner = learner_of(accumulate=3)
+    learner.train_batch(*pictures(12))
+    before = everything(learner)
+    with pytest.raises(Enough):
+        run(learner, Samples(pictures()), progress=progress)
+    assert_same(before, everything(learner))
+    assert learner._pending == 1
+
+
+def test_soft_targets_in_the_loss():
+    images, labels = pictures()
+    soft = torch.nn.functional.one_hot(labels, 3).float()
+    hard = run(learner_of(network(dropout=0.0)), Samples((images, labels)))
+    same = run(learner_of(network(dropout=0.0)), Samples((images, soft)))
+    torch.testing.assert_close(same[:4], hard[:4], rtol=1e-4, atol=1e-5)
+    smooth = run(learner_of(network(dropout=0.0)), Samples((images, soft * 0.7 + 0.1)))
+    assert not torch.allclose(smooth.ref, hard.ref, atol=1e-2)
+
+
+def test_subsets_larger_than_the_data():
+    learner = learner_of()
+    before = everything(learner)
+    with pytest.raises(ValueError, match=r"subsets of 50 \+ 12 samples do not fit into 60"):
+        run(learner, Samples(pictures()), clone_size=50)
+    assert_same(before, everything(learner))
