@@ -46,9 +46,9 @@ def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def instrument() -> None:
-    probe.disjoint_stratified_subsets = timed("draw the subsets", probe.disjoint_stratified_subsets)
+    probe.disjoint_stratified_subsets = timed("draw the subsets", probe.disjoint_stratified_subsets)  # type: ignore[attr-defined]
     probe._train_clone = timed("train the clone", probe._train_clone)
-    probe.apply = timed("augment the measured images", probe.apply)
+    probe.apply = timed("augment the measured images", probe.apply)  # type: ignore[attr-defined]
     ParticlePolicy.sample_particle = timed("draw the programs", ParticlePolicy.sample_particle)  # type: ignore[method-assign]
     probe.Learner.losses = timed("forward passes", probe.Learner.losses)  # type: ignore[method-assign]
     search.filter_step = timed("filter step", search.filter_step)

@@ -34,20 +34,20 @@ POLICIES = (
 )  # fmt: skip
 
 
-def job(arguments: tuple[str, int, int, int, int, int]) -> Any:
+def job(arguments: tuple[int, int, int, int, int]) -> Any:
     """Make a case and its expected pixels; runs in a worker process."""
     torch.set_num_threads(1)
-    kind, height, width, slots, count, seed = arguments
+    height, width, slots, count, seed = arguments
     case = cases.chains(height, width, slots, count, seed)
     return case, case.expected()
 
 
-def jobs(pairs: int, seed: int) -> list[tuple[str, int, int, int, int, int]]:
+def jobs(pairs: int, seed: int) -> list[tuple[int, int, int, int, int]]:
     planned = []
     for number, ((height, width), share) in enumerate(SIZES.items()):
         batch = 2000 if height * width <= 4096 else 100
         for i in range(max(1, round(pairs * share / batch))):
-            planned.append(("chains", height, width, 1 + i % 4, batch, seed + 1000 * number + i))
+            planned.append((height, width, 1 + i % 4, batch, seed + 1000 * number + i))
     return planned
 
 

@@ -32,13 +32,30 @@ def without_numba(monkeypatch):
 # Which executor runs.
 
 
-def test_auto_is_native_on_a_cpu_and_batch_elsewhere():
+def test_auto_is_native_on_a_cpu():
     assert native.unavailable_reason() == ""
     assert choose_executor("auto", CPU) == "native"
-    assert choose_executor("auto", torch.device("cuda", 0)) == "batch"
     for name in EXECUTORS:
         assert choose_executor(name, CPU) == name
-    assert pa.EXECUTORS == ("auto", "pil", "native", "batch")
+    assert pa.EXECUTORS == ("auto", "pil", "native", "fused", "batch")
+
+
+def test_auto_is_fused_on_a_gpu_that_can_run_it_and_else_batch(monkeypatch, caplog):
+    executors._say_once.cache_clear()
+    monkeypatch.setattr(executors, "_no_fused", lambda device: "")
+    assert choose_executor("auto", torch.device("cuda", 0)) == "fused"
+    monkeypatch.setattr(executors, "_no_fused", lambda device: "it is too old")
+    with caplog.at_level(logging.WARNING, logger="particleaugment"):
+        assert [choose_executor("auto", torch.device("cuda", 0)) for _ in range(3)] == ["batch"] * 3
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages == ["augmenting with executor 'batch' instead of 'fused': it is too old"]
+    executors._say_once.cache_clear()
+    assert choose_executor("auto", torch.device("mps")) == "batch"
+
+
+def test_fused_does_not_run_on_a_cpu():
+    with pytest.raises(ValueError, match=r"executor 'fused' cannot run on cpu: .+; use 'batch' or 'auto'"):
+        pa.apply(BLANK, ROTATE, executor="fused")
 
 
 def test_without_numba_auto_says_once_that_it_is_slower(without_numba, caplog):
@@ -77,7 +94,7 @@ def test_native_runs_on_cpu_images_alone():
     ("name", "message"),
     [
         ("nativ", "there is no executor 'nativ'; did you mean native"),
-        ("gpu", "there is no executor 'gpu'; the executors are auto, pil, native, batch"),
+        ("gpu", "there is no executor 'gpu'; the executors are auto, pil, native, fused, batch"),
         (None, "there is no executor None"),
     ],
 )

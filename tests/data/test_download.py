@@ -296,12 +296,15 @@ UNSAFE = {
 }
 
 
-@pytest.mark.parametrize("first", [True, False])
-@pytest.mark.parametrize("case", UNSAFE)
+# A second member of a name is passed over, so a wrong size counts only in the first.
+CASES = [
+    (case, first) for case, (_, message) in UNSAFE.items() for first in (True, False)[: 1 + ("have" not in message)]
+]
+
+
+@pytest.mark.parametrize(("case", "first"), CASES)
 def test_unsafe_archives_are_refused_whole(server, packed, tmp_path, case, first):
     info, message = UNSAFE[case]
-    if not first and "should have" in message:
-        pytest.skip("a second member of the same name is passed over")
     content = tampered(packed, info, first=first)
     directory = tmp_path / "data"
     fails(archive_for(content, server), directory, f"is not unpacked: .*{message}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -221,4 +222,5 @@ def _write_statistics(path: Path, statistics: tuple[tuple[float, ...], tuple[flo
         temporary.write_text(json.dumps(dict(zip(("mean", "std"), statistics))) + "\n", encoding="utf-8")
         os.replace(temporary, path)
     except OSError:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()

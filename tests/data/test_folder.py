@@ -1,0 +1,592 @@
+import os
+import pickle
+import zlib
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader
+
+from particleaugment.data import FolderDataset, channel_statistics, folder_statistics, list_folder, load_folder
+from particleaugment.data.folder import IMAGENET_STATISTICS
+from particleaugment.data.images import CentreCrop, RandomResizedCrop, read_image
+
+
+def picture(seed=0, width=48, height=40, mode="RGB"):
+    """A smooth random picture, which JPEG keeps well."""
+    coarse = np.random.default_rng(seed).integers(0, 256, (5, 6, 3), dtype=np.uint8)
+    return Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC).convert(mode)
+
+
+def make_class(folder, count, suffix=".png", first=0, **size):
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(first, first + count):
+        picture(zlib.crc32(folder.name.encode()) + number, **size).save(folder / f"{number}{suffix}")
+
+
+@pytest.fixture
+def animals(tmp_path):
+    root = tmp_path / "animals"
+    for name, count in (("dog", 10), ("ant", 5), ("cat", 15)):
+        make_class(root / name, count)
+    return root
+
+
+def names(images):
+    return [images.name(index) for index in range(len(images))]
+
+
+def whole(width, height):
+    return 0, 0, width, height
+
+
+# Which files count.
+
+
+def test_classes_and_files_are_sorted(animals):
+    train, test = list_folder(animals, test=6)
+    assert train.classes == test.classes == ("ant", "cat", "dog")
+    assert names(train) == sorted(names(train))
+    assert sorted(names(train) + names(test)) == sorted(str(path.relative_to(animals)) for path in animals.glob("*/*"))
+    for part in (train, test):
+        assert [part.classes[label] for label in part.labels] == [Path(name).parts[0] for name in names(part)]
+    assert test.labels.bincount().tolist() == [1, 3, 2]
+
+
+def test_the_split_is_always_the_same(animals):
+    first, second = list_folder(animals), list_folder(str(animals))
+    assert names(first[1]) == names(second[1])
+    assert len(first[1]) == 6
+    assert names(list_folder(animals, test=0.5)[1]) != names(first[1])
+
+
+def test_endings_in_any_case_and_deeper_folders_count_and_nothing_else_does(animals):
+    picture().save(animals / "ant" / "A.JPG", "JPEG")
+    picture().save(animals / "ant" / "b.WebP", "WEBP")
+    make_class(animals / "ant" / "deep" / "er", 1, ".jpeg")
+    make_class(animals / ".hidden", 1)
+    make_class(animals / "ant" / ".thumbnails", 1)
+    (animals / "ant" / "._0.png").write_bytes(b"not an image")
+    (animals / "ant" / "notes.txt").write_text("not an image")
+    (animals / "readme.txt").write_text("not a class")
+    train, test = list_folder(animals)
+    ants = {name for name in names(train) + names(test) if name.startswith("ant")}
+    expected = {"A.JPG", "b.WebP", "deep/er/0.jpeg", *(f"{n}.png" for n in range(5))}
+    assert ants == {f"ant/{name}" for name in expected}
+
+
+def test_names_may_hold_any_character(tmp_path):
+    for name in ("ein Hund ü", "ネコ", "a'b\"c"):
+        make_class(tmp_path / name, 3)
+    train, _ = list_folder(tmp_path, test=3)
+    assert set(train.classes) == {"ein Hund ü", "ネコ", "a'b\"c"}
+    assert all(os.path.exists(train.path(index)) for index in range(len(train)))
+
+
+@pytest.mark.parametrize("name", ["val", "validation", "test"])
+def test_folders_of_parts(tmp_path, name):
+    for part, count in (("train", 3), (name, 2)):
+        for class_name in ("b", "a"):
+            make_class(tmp_path / part / class_name, count)
+    make_class(tmp_path / "unlabelled", 2)
+    train, test = list_folder(tmp_path)
+    assert names(train) == ["a/0.png", "a/1.png", "a/2.png", "b/0.png", "b/1.png", "b/2.png"]
+    assert names(test) == ["a/0.png", "a/1.png", "b/0.png", "b/1.png"]
+    assert test.path(0) == str(tmp_path / name / "a" / "0.png")
+
+
+def test_the_first_of_several_test_folders_is_taken(tmp_path):
+    for part in ("test", "val", "train"):
+        for class_name in ("a", "b"):
+            make_class(tmp_path / part / class_name, 2)
+    assert list_folder(tmp_path)[1].root == str(tmp_path / "val")
+
+
+def test_train_alone_is_split(tmp_path):
+    for class_name in ("a", "b"):
+        make_class(tmp_path / "train" / class_name, 10)
+    train, test = list_folder(tmp_path)
+    assert (len(train), len(test)) == (16, 4)
+
+
+def test_a_class_may_be_called_train(tmp_path):
+    for class_name in ("bus", "train", "tram"):
+        make_class(tmp_path / class_name, 5)
+    assert list_folder(tmp_path)[0].classes == ("bus", "train", "tram")
+
+
+def test_test_images_keep_the_labels_of_training(tmp_path):
+    for class_name in ("a", "b", "c"):
+        make_class(tmp_path / "train" / class_name, 2)
+    make_class(tmp_path / "val" / "c", 2)
+    assert list_folder(tmp_path)[1].labels.tolist() == [2, 2]
+
+
+def test_links_are_followed_but_not_in_circles(animals, tmp_path):
+    (animals / "ant" / "back").symlink_to(animals / "ant", target_is_directory=True)
+    make_class(tmp_path / "elsewhere", 5)
+    (animals / "bee").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+    train, test = list_folder(animals)
+    assert train.classes == ("ant", "bee", "cat", "dog")
+    assert len(train) + len(test) == 35
+
+
+def one_sentence(error):
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_folder(tmp_path):
+    with pytest.raises(ValueError, match=r"there is no folder .*nowhere"):
+        list_folder(tmp_path / "nowhere")
+
+
+def test_no_classes(tmp_path):
+    with pytest.raises(ValueError, match="holds no class folders; put the images of each class"):
+        list_folder(tmp_path)
+    picture().save(tmp_path / "a.png")
+    with pytest.raises(ValueError, match="holds images but no class folders"):
+        list_folder(tmp_path)
+
+
+def test_one_class(tmp_path):
+    make_class(tmp_path / "only", 5)
+    with pytest.raises(ValueError, match="a single class, 'only'; classification needs at least two") as error:
+        list_folder(tmp_path)
+    one_sentence(error)
+
+
+def test_an_empty_class_folder(animals):
+    (animals / "bee").mkdir()
+    (animals / "bee" / "readme.txt").write_text("none yet")
+    with pytest.raises(ValueError, match=r"the class folder .*bee holds no JPEG, PNG or WebP image"):
+        list_folder(animals)
+
+
+def test_no_images(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(ValueError, match=r"the class folders in .* hold no JPEG, PNG or WebP image"):
+        list_folder(tmp_path)
+
+
+def test_a_class_of_one_image_cannot_be_split(animals):
+    make_class(animals / "bee", 1)
+    with pytest.raises(ValueError, match="bee holds a single image, but training and testing need one each"):
+        list_folder(animals)
+
+
+def test_too_few_images_for_the_split(tmp_path):
+    for name in ("a", "b"):
+        make_class(tmp_path / name, 2)
+    with pytest.raises(ValueError, match=r"cannot be split: a fraction of 0\.2 of 4 samples holds no sample"):
+        list_folder(tmp_path)
+
+
+def test_a_test_class_that_training_lacks(tmp_path):
+    for part, classes in (("train", "ab"), ("val", "abc")):
+        for class_name in classes:
+            make_class(tmp_path / part / class_name, 1)
+    with pytest.raises(ValueError, match="val holds the class 'c', which is not among the training"):
+        list_folder(tmp_path)
+
+
+# What becomes of an image.
+
+
+def as_tensor(image):
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+
+
+def test_an_image_of_the_final_size_is_unchanged(tmp_path):
+    image = picture(width=32, height=32)
+    image.save(tmp_path / "a.png")
+    tensor = read_image(tmp_path / "a.png", 32, whole)
+    assert tensor.dtype == torch.uint8
+    assert tensor.is_contiguous()
+    assert torch.equal(tensor, as_tensor(image))
+
+
+def test_a_region_is_resized_as_pillow_does(tmp_path):
+    image = picture(width=61, height=47)
+    image.save(tmp_path / "a.png")
+    box = (5, 7, 50, 33)
+    expected = image.resize((24, 24), Image.Resampling.BILINEAR, box=box)
+    assert torch.equal(read_image(tmp_path / "a.png", 24, lambda w, h: box), as_tensor(expected))
+
+
+@pytest.mark.parametrize("mode", ["L", "1", "P", "LA", "RGBA"])
+def test_png_modes_become_rgb(tmp_path, mode):
+    image = picture(mode=mode)
+    image.save(tmp_path / "a.png")
+    expected = image.convert("RGB").resize((16, 16), Image.Resampling.BILINEAR)
+    difference = (read_image(tmp_path / "a.png", 16, whole).int() - as_tensor(expected).int()).abs()
+    assert int(difference.max()) <= 1
+
+
+def test_a_transparent_palette_becomes_rgb_without_a_warning(tmp_path, recwarn):
+    image = picture().quantize(16)
+    image.info["transparency"] = bytes([0, 128] + [255] * 14)
+    image.save(tmp_path / "a.png", transparency=image.info["transparency"])
+    expected = picture().quantize(16).convert("RGB").resize((16, 16), Image.Resampling.BILINEAR)
+    assert torch.equal(read_image(tmp_path / "a.png", 16, whole), as_tensor(expected))
+    assert not recwarn.list
+
+
+def test_of_sixteen_bits_the_upper_eight_are_kept(tmp_path):
+    values = np.arange(32 * 32, dtype=np.uint16).reshape(32, 32) * 64 + 63
+    Image.fromarray(values).save(tmp_path / "a.png")
+    tensor = read_image(tmp_path / "a.png", 32, whole)
+    assert torch.equal(tensor[0], torch.from_numpy((values >> 8).astype(np.uint8)))
+    assert torch.equal(tensor[0], tensor[2])
+
+
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"quality": 100, "subsampling": 0}])
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+def test_jpeg_modes_become_rgb(tmp_path, mode, options):
+    image = picture(mode=mode)
+    image.save(tmp_path / "a.jpg", **options)
+    tensor = read_image(tmp_path / "a.jpg", 16, whole)
+    expected = as_tensor(image.convert("RGB").resize((16, 16), Image.Resampling.BILINEAR))
+    assert (tensor.double() - expected.double()).abs().mean() < 8
+
+
+@pytest.mark.parametrize(("suffix", "options"), [(".webp", {"lossless": True}), (".png", {})])
+def test_of_an_animation_the_first_frame_is_taken(tmp_path, suffix, options):
+    frames = [picture(seed) for seed in range(3)]
+    frames[0].save(tmp_path / f"a{suffix}", save_all=True, append_images=frames[1:], duration=50, **options)
+    expected = frames[0].resize((16, 16), Image.Resampling.BILINEAR)
+    assert torch.equal(read_image(tmp_path / f"a{suffix}", 16, whole), as_tensor(expected))
+
+
+def test_the_content_decides_not_the_ending(tmp_path):
+    picture(width=16, height=16).save(tmp_path / "a.jpg", "PNG")
+    assert torch.equal(read_image(tmp_path / "a.jpg", 16, whole), as_tensor(picture(width=16, height=16)))
+
+
+def test_the_orientation_tag_is_left_alone(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    picture().save(tmp_path / "turned.jpg", exif=exif)
+    picture().save(tmp_path / "plain.jpg")
+    turned, plain = (read_image(tmp_path / f"{name}.jpg", 16, whole) for name in ("turned", "plain"))
+    assert torch.equal(turned, plain)
+
+
+@pytest.mark.parametrize("width", [401, 640, 1003, 2048])
+@pytest.mark.parametrize("size", [16, 50])
+def test_reduced_decoding_changes_little_and_moves_nothing(tmp_path, width, size):
+    height = width * 3 // 4 + 1
+    image = picture(3, width, height)
+    image.save(tmp_path / "a.jpg", quality=95)
+    decoded = Image.open(tmp_path / "a.jpg")
+    for box in ((0, 0, width, height), (33, 21, width - 7, height - 9), (width // 2, height // 2, width, height)):
+        expected = as_tensor(decoded.resize((size, size), Image.Resampling.BILINEAR, box=box)).double()
+        actual = read_image(tmp_path / "a.jpg", size, lambda w, h: box).double()  # noqa: B023
+        assert (actual - expected).abs().mean() < 1.0
+        moved = (actual[..., 1:] - expected[..., :-1]).abs().mean()
+        assert (actual - expected).abs().mean() < 0.5 * moved
+
+
+def test_jpegs_are_decoded_at_lower_resolution_where_it_suffices(tmp_path, monkeypatch):
+    picture(3, 1000, 800).save(tmp_path / "a.jpg")
+    sizes = []
+    original = Image.Image.resize
+    monkeypatch.setattr(
+        Image.Image, "resize", lambda image, *a, **k: sizes.append(image.size) or original(image, *a, **k)
+    )
+    for size in (1000, 401, 400, 201, 200, 100, 10):
+        read_image(tmp_path / "a.jpg", size, whole)
+    assert [width for width, _ in sizes] == [1000, 1000, 500, 500, 250, 125, 125]
+
+
+# What cannot be read.
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".png", ".webp"])
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.5, 0.9])
+def test_truncated_files_are_named(tmp_path, suffix, share):
+    path = tmp_path / f"broken{suffix}"
+    picture(width=300, height=300).save(path)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(ValueError, match=rf"broken\{suffix} (cannot be read|is no readable)") as error:
+        read_image(path, 16, whole)
+    one_sentence(error)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"GIF89a....", b"\x89PNG\r\n\x1a\n" + b"\0" * 50, b"\xff\xd8\xff" * 20, b"<svg/>"]
+)
+def test_what_is_no_image_is_named(tmp_path, content):
+    (tmp_path / "fake.png").write_bytes(content)
+    with pytest.raises(ValueError, match=r"fake\.png (cannot be read|is no readable)"):
+        read_image(tmp_path / "fake.png", 16, whole)
+
+
+def test_a_file_that_went_away_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"gone\.png cannot be read: No such file"):
+        read_image(tmp_path / "gone.png", 16, whole)
+
+
+def test_huge_images_are_named(tmp_path, monkeypatch):
+    picture().save(tmp_path / "huge.png")
+    with pytest.raises(ValueError, match=r"huge\.png is too large: 48 x 40 pixels are more than 1,000"):
+        read_image(tmp_path / "huge.png", 16, whole, max_pixels=1000)
+    assert read_image(tmp_path / "huge.png", 16, whole, max_pixels=48 * 40).shape == (3, 16, 16)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 500)
+    with pytest.raises(ValueError, match=r"huge\.png is too large: .*1920 pixels") as error:
+        read_image(tmp_path / "huge.png", 16, whole)
+    one_sentence(error)
+
+
+def test_a_small_file_of_a_huge_image_is_refused_before_it_is_decoded(tmp_path):
+    header = b"IHDR" + (60_000).to_bytes(4, "big") * 2 + bytes([8, 2, 0, 0, 0])
+    chunks = [(13).to_bytes(4, "big") + header + zlib.crc32(header).to_bytes(4, "big")]
+    (tmp_path / "bomb.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunks) + b"\0\0\0\0IDAT")
+    with pytest.raises(ValueError, match=r"bomb\.png is too large"):
+        read_image(tmp_path / "bomb.png", 16, whole)
+
+
+# Crops.
+
+
+def customary_box(draws, width, height, aspect=(3 / 4, 4 / 3)):
+    """The algorithm as it is usually written, fed with our draws."""
+    for k in range(10):
+        target = width * height * draws[k]
+        w, h = round((target * draws[10 + k]) ** 0.5), round((target / draws[10 + k]) ** 0.5)
+        if 0 < w <= width and 0 < h <= height:
+            i, j = int(draws[21] * (height - h + 1)), int(draws[20] * (width - w + 1))
+            return j, i, j + w, i + h
+    ratio = width / height
+    if ratio < min(aspect):
+        w, h = width, round(width / min(aspect))
+    elif ratio > max(aspect):
+        w, h = round(height * max(aspect)), height
+    else:
+        w, h = width, height
+    i, j = (height - h) // 2, (width - w) // 2
+    return j, i, j + w, i + h
+
+
+@pytest.mark.parametrize("shape", [(500, 375), (375, 500), (1, 1), (2, 3), (1000, 10), (10, 1000), (100, 20), (7, 64)])
+def test_random_parts_are_the_customary_ones(shape):
+    crop = RandomResizedCrop()
+    for draws in crop.sample(torch.arange(500), epoch=1, seed=2).tolist():
+        left, top, right, bottom = box = crop.box(draws, *shape)
+        assert box == customary_box(draws, *shape)
+        assert 0 <= left < right <= shape[0]
+        assert 0 <= top < bottom <= shape[1]
+
+
+def test_random_parts_have_the_right_distribution():
+    crop = RandomResizedCrop()
+    boxes = torch.tensor([crop.box(row, 4000, 4000) for row in crop.sample(torch.arange(4000), 0, 0).tolist()])
+    wide, tall = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
+    area, aspect = wide * tall / 4000**2, wide / tall
+    assert 0.079 < area.min() < 0.09
+    assert 0.95 < area.max() <= 1
+    # Wide and large parts often do not fit and are drawn again, so the mean lies a little under the middle.
+    assert 0.45 < float(area.double().mean()) < 0.54
+    assert float(aspect.log().mean()) == pytest.approx(0, abs=0.02)
+    assert 0.749 < aspect.min() < 0.77
+    assert 1.31 < aspect.max() < 1.335
+    room = 4000 - wide
+    assert float((boxes[:, 0] / room)[room > 100].mean()) == pytest.approx(0.5, abs=0.02)
+
+
+@pytest.mark.parametrize("shape", [(500, 375), (375, 500), (301, 300), (64, 64), (10, 700)])
+@pytest.mark.parametrize("size", [32, 224])
+def test_the_centre_is_that_of_the_customary_two_steps(tmp_path, shape, size):
+    image = picture(5, *shape)
+    image.save(tmp_path / "a.png")
+    shorter = round(size * 256 / 224)
+    width, height = shape
+    new = (shorter, int(shorter * height / width)) if width <= height else (int(shorter * width / height), shorter)
+    left, top = round((new[0] - size) / 2), round((new[1] - size) / 2)
+    expected = image.resize(new, Image.Resampling.BILINEAR).crop((left, top, left + size, top + size))
+    actual = read_image(tmp_path / "a.png", size, partial(CentreCrop().box, size=size))
+    difference = (actual.int() - as_tensor(expected).int()).abs()
+    assert int(difference.max()) <= 1
+    assert float((difference > 0).double().mean()) < 0.01
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: RandomResizedCrop(area=(0.0, 1.0)), "area must be two fractions"),
+        (lambda: RandomResizedCrop(area=(0.5, 0.1)), "area must be two fractions"),
+        (lambda: RandomResizedCrop(aspect=(0.0, 1.0)), "aspect must be two positive"),
+        (lambda: CentreCrop(0.5), "margin must be 1 or more"),
+    ],
+)
+def test_bad_crops_are_named(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+# The data set.
+
+
+@pytest.fixture
+def images(animals):
+    return list_folder(animals, test=6)[0]
+
+
+def test_items_are_image_label_and_id(images):
+    data = FolderDataset(images, 24, train=False)
+    image, label, number = data[7]
+    assert image.shape == (3, 24, 24)
+    assert image.dtype == torch.uint8
+    assert (label, number) == (int(images.labels[7]), 7)
+    assert len(data) == 24
+    assert torch.equal(data[-1][0], data[23][0])
+    for index in (24, -25):
+        with pytest.raises(IndexError, match=f"there is no image {index}; the data set has 24"):
+            data[index]
+
+
+def test_training_images_are_a_function_of_seed_epoch_and_id(images):
+    data, other = FolderDataset(images, 24, train=True, seed=1), FolderDataset(images, 24, train=True, seed=2)
+    first = data[3][0]
+    assert torch.equal(first, data.__getitems__([9, 3, 5])[1][0])
+    assert not torch.equal(first, other[3][0])
+    data.set_epoch(1)
+    assert not torch.equal(first, data[3][0])
+    data.set_epoch(0)
+    assert torch.equal(first, data[3][0])
+
+
+def test_evaluation_images_do_not_depend_on_the_epoch(images):
+    data = FolderDataset(images, 24, train=False)
+    first = data[3][0]
+    data.set_epoch(5)
+    assert torch.equal(first, data[3][0])
+
+
+@pytest.mark.parametrize("epoch", [-1, 1.5, True, None, 1 << 32])
+def test_bad_epochs_are_named(images, epoch):
+    with pytest.raises(ValueError, match="epoch must be a whole number"):
+        FolderDataset(images, 24, train=True).set_epoch(epoch)
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.5, True, 5000])
+def test_bad_sizes_are_named(images, size):
+    with pytest.raises(ValueError, match="size must be a whole number"):
+        FolderDataset(images, size, train=True)
+
+
+def test_a_pickled_copy_gives_the_same_images(images):
+    data = FolderDataset(images, 24, train=True, seed=4)
+    data.set_epoch(3)
+    copy = pickle.loads(pickle.dumps(data))
+    assert copy.epoch == 3
+    assert torch.equal(copy[5][0], data[5][0])
+
+
+def epoch_of(loader):
+    batches = list(loader)
+    ids = torch.cat([ids for _, _, ids in batches])
+    order = ids.argsort()
+    return torch.cat([pictures for pictures, _, _ in batches])[order], torch.cat([b[1] for b in batches])[order]
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_the_epoch_reaches_workers_that_stay_alive(images, context):
+    data = FolderDataset(images, 24, train=True, seed=1)
+    expected = []
+    for epoch in range(3):
+        data.set_epoch(epoch)
+        expected.append(torch.stack([data[index][0] for index in range(len(data))]))
+    assert not torch.equal(expected[0], expected[1])
+    loader = DataLoader(
+        data, batch_size=5, num_workers=2, persistent_workers=True, multiprocessing_context=context, shuffle=True
+    )
+    for epoch in range(3):
+        data.set_epoch(epoch)
+        pictures, labels = epoch_of(loader)
+        assert torch.equal(pictures, expected[epoch])
+        assert torch.equal(labels, images.labels)
+
+
+def test_an_unreadable_image_is_named_by_the_loader(images):
+    Path(images.path(3)).write_bytes(b"broken")
+    with pytest.raises(ValueError, match="is no readable JPEG, PNG or WebP image"):
+        list(DataLoader(FolderDataset(images, 24, train=True), sampler=[3], num_workers=1))
+
+
+# In memory.
+
+
+def test_a_small_folder_in_memory(animals):
+    data = load_folder(animals, 32)
+    train, test = list_folder(animals)
+    assert data.train_images.shape == (24, 3, 32, 32)
+    assert torch.equal(data.test_labels, test.labels)
+    assert data.classes == ("ant", "cat", "dog")
+    assert (data.mean, data.std) == channel_statistics(data.train_images)
+    original = Image.open(train.path(5))
+    left = round((38 - 32) / 2) * original.width / 38
+    box = (left, 0, left + 32 * original.width / 38, original.height)
+    expected = as_tensor(original.resize((32, 32), Image.Resampling.BILINEAR, box=box))
+    assert torch.equal(data.train_images[5], expected)
+
+
+def test_imagenets_statistics_on_request(animals):
+    data = load_folder(animals, 16, normalization="imagenet")
+    assert (data.mean, data.std) == IMAGENET_STATISTICS
+    with pytest.raises(ValueError, match="normalization must be 'data' or 'imagenet'"):
+        load_folder(animals, 16, normalization="cifar")
+
+
+def test_the_first_unreadable_file_is_named(animals):
+    for name in ("dog/1.png", "cat/2.png", "cat/3.png"):
+        (animals / name).write_bytes(b"broken")
+    train, test = list_folder(animals)
+    first = next(n for n in names(train) + names(test) if n in ("dog/1.png", "cat/2.png", "cat/3.png"))
+    with pytest.raises(ValueError, match=f"{first} is no readable"):
+        load_folder(animals)
+
+
+def test_a_folder_that_does_not_fit_is_told_before_it_is_decoded(animals):
+    (animals / "dog" / "0.png").write_bytes(b"broken")
+    with pytest.raises(ValueError, match=r"the 30 images in .* take 1\.4 GiB of memory at 4096x4096, and 1\.0 GiB"):
+        load_folder(animals, 4096, max_bytes=1 << 30)
+
+
+def test_statistics_of_a_sample_are_computed_once(images, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    first = folder_statistics(images, 16)
+    everything = torch.stack(
+        [
+            read_image(images.path(index), 16, partial(CentreCrop(margin=1.0).box, size=16))
+            for index in range(len(images))
+        ]
+    )
+    assert first == channel_statistics(everything)
+    (cached,) = (tmp_path / "cache" / "particleaugment").iterdir()
+    monkeypatch.setattr("particleaugment.data.folder.read_image", None)
+    assert folder_statistics(images, 16) == first
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for damage in ("", "{}", '{"mean": [1, 2, 3], "std": [1, 1, 1]}', '{"mean": 1, "std": null}', "[1]"):
+        cached.write_text(damage)
+        assert folder_statistics(images, 16) == first
+    assert folder_statistics(images, 16, sample=10) != first
+    assert folder_statistics(images, 12) != first
+
+
+def test_a_changed_file_is_not_taken_from_the_cache(images, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    first = folder_statistics(images, 16)
+    picture(999, width=90).save(images.path(0))
+    assert folder_statistics(images, 16) != first
+
+
+def test_statistics_without_a_cache_folder(images, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert folder_statistics(images, 16) == folder_statistics(images, 16)
