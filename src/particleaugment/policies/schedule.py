@@ -70,7 +70,9 @@ class Schedule(Policy):
     def __post_init__(self) -> None:
         if not self.steps:
             raise ValueError("a schedule needs at least one step")
-        checked_count("epochs", self.epochs, 10**7)
+        for name in ("epochs", "replay_epochs"):
+            if getattr(self, name) is not None:
+                checked_count(name, getattr(self, name), 10**7)
         starts = [checked_count("from_epoch", step.from_epoch, 10**7) for step in self.steps]
         if any(late <= early for early, late in pairwise(starts)):
             raise ValueError("the steps of a schedule must be in rising order of from_epoch")

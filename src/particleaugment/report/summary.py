@@ -68,6 +68,7 @@ def print_summary(run: RunFolder, policy: Policy, console: Console) -> None:
     total = sum(seconds.values())
     phases = ", ".join(f"{phase} {value:.1f}" for phase, value in seconds.items())
     table.add_row("seconds", f"{total:.1f}: {phases}")
-    table.add_row("files", str(run.path))
-    table.add_row("report to open", str(run.path / "report.html"))
     console.print(table)
+    # Outside the table, which would break a long path in two.
+    console.print(f"files: {run.path}", soft_wrap=True)
+    console.print(f"report to open: {run.path / 'report.html'}", soft_wrap=True)

@@ -1,0 +1,225 @@
+"""Training on a CUDA device: the whole step, from sample ids to updated weights, is one captured graph.
+
+The data set lies on the device as uint8. A replay takes the next ids of the epoch's order, draws and augments them in
+the fused kernel, runs the network forward and backward and steps the optimizer; nothing waits for the host. The clone
+of a filter step is trained by replaying the same graph, since snapshot and restore work in place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from particleaugment.executors.fused import FusedPipeline
+from particleaugment.policies import Identity, ParticlePolicy, Policy
+from particleaugment.probe import NonFiniteLoss, Progress
+from particleaugment.snapshot import Snapshot
+from particleaugment.transforms import Normalize, Transform
+
+__all__ = ["GraphTrainee"]
+
+_EVALUATION_BATCH = 5120
+_QUEUE = 64  # replays enqueued before the host waits, so that a stop takes effect soon
+
+
+class GraphTrainee:
+    """Trains and measures a network on resident data; see the module's text.
+
+    Args:
+        model: The network, on the device, in channels-last memory.
+        optimizer: Its optimizer; its learning rate must be a device tensor and its state exist already.
+        images: All training images, uint8 ``[N, C, H, W]`` on the device.
+        labels: Their labels, int64 ``[N]`` on the device.
+        normalize: Normalisation; its dtype is the network's input type.
+        seed: Seed of all draws.
+        batch_size: Samples per step.
+        before: Always-on transforms before the policy.
+        after: Always-on transforms after it, Normalize left out.
+        resample: Code of the default resampling filter.
+        fill: Fill colour.
+        autocast: Makes the context of forward passes.
+        compiled: Whether the network is compiled inside the graph.
+        say: Told, once, what could not be done and what is done instead.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        images: Tensor,
+        labels: Tensor,
+        normalize: Normalize,
+        *,
+        seed: int,
+        batch_size: int,
+        before: Sequence[Transform],
+        after: Sequence[Transform],
+        resample: int,
+        fill: tuple[int, int, int],
+        autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        compiled: bool = True,
+        say: Callable[[str], None] = print,
+    ):
+        self.model, self.optimizer, self.scaler = model, optimizer, None
+        self.images, self.labels, self.batch_size = images, labels, batch_size
+        self.autocast, self.say = autocast, say
+        device, height, width = images.device, images.shape[-2], images.shape[-1]
+        options: dict[str, Any] = {
+            "resample": resample, "fill": fill, "dtype": normalize.dtype, "channels_last": True,
+        }  # fmt: skip
+        self._training = FusedPipeline(
+            Identity(), (height, width), device, seed, before=before, after=(*after, normalize), **options
+        )
+        self._measuring = FusedPipeline(Identity(), (height, width), device, seed, after=(normalize,), **options)
+        self._plain = FusedPipeline(Identity(), (height, width), device, seed, after=(normalize,), **options)
+        self._order = torch.zeros(len(labels), dtype=torch.int64, device=device)
+        self._position = torch.zeros((), dtype=torch.int64, device=device)
+        self._offsets = torch.arange(batch_size, device=device)
+        self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
+        self._forward: Callable[[Tensor], Tensor] = torch.compile(model) if compiled else model
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._captured_policy: tuple[int, ...] | None = None
+        self._capture_failed = False
+
+    def train(
+        self,
+        policy: Policy,
+        ids: Tensor,
+        epoch_key: int,
+        *,
+        start: int = 0,
+        progress: Progress = lambda phase, done, total: None,
+        phase: str = "train",
+    ) -> float:
+        """Train on some samples in order, from batch ``start`` on, and return the sum of their losses.
+
+        A stop raised by ``progress`` carries on after the batches already under way; what they added is in
+        :attr:`partial_loss_sum`.
+        """
+        self._set_training_policy(policy)
+        self._training.set_epoch(epoch_key)
+        self._order[: len(ids)].copy_(ids)
+        self._position.fill_(start * self.batch_size)
+        self._loss_sum.zero_()
+        whole, rest = divmod(len(ids), self.batch_size)
+        total = whole + (rest > 0)
+        replay = self._step_function() if whole > start else None
+        for number in range(start, whole):
+            assert replay is not None
+            replay()
+            if (number + 1) % _QUEUE == 0:
+                torch.cuda.current_stream().synchronize()
+            progress(phase, number + 1, total)
+        if rest and start <= whole:
+            tail = self._order[whole * self.batch_size : len(ids)]
+            self._step(tail, self.model)
+            progress(phase, total, total)
+        return self.partial_loss_sum
+
+    @property
+    def partial_loss_sum(self) -> float:
+        """Sum of the losses of the samples trained on since ``train`` was called; waits for the device."""
+        value = float(self._loss_sum)
+        if value != value or value in (float("inf"), -float("inf")):
+            raise NonFiniteLoss(f"the training loss is {value}")
+        return value
+
+    @torch.no_grad()
+    def measure(
+        self, policy: ParticlePolicy, ids: Tensor, epoch_key: int, *, progress: Progress, phase: str
+    ) -> tuple[Tensor, Tensor]:
+        """Return losses under each particle, float64 ``[r, N]``, and on the plain images, ``[N]``."""
+        self._measuring.set_policy(policy)
+        self._measuring.set_epoch(epoch_key)
+        device, count, particles = self.images.device, len(ids), len(policy.particles)
+        ids = ids.to(device)
+        losses = torch.empty(particles * count, dtype=torch.float64, device=device)
+        chunks = torch.arange(particles * count, device=device).split(_EVALUATION_BATCH)
+        for number, chunk in enumerate(chunks):
+            sample = ids[chunk % count]
+            inputs = self._measuring(self.images, sample, index=sample, particle=chunk // count)
+            losses[chunk] = self._losses(inputs, self.labels[sample], self.model).to(torch.float64)
+            progress(phase, number + 1, len(chunks))
+        clean = self._losses(self._plain(self.images, ids, index=ids), self.labels[ids], self.model)
+        return losses.view(particles, count).cpu(), clean.to("cpu", torch.float64)
+
+    @torch.no_grad()
+    def evaluate(self, images: Tensor, labels: Tensor) -> tuple[float, float]:
+        """Return mean loss and accuracy in percent on plain images."""
+        loss_sum = torch.zeros((), dtype=torch.float64, device=images.device)
+        right = torch.zeros((), dtype=torch.int64, device=images.device)
+        for index in torch.arange(len(labels), device=images.device).split(_EVALUATION_BATCH):
+            with self.autocast():
+                logits = self.model(self._plain(images, index, index=index)).float()
+            loss_sum += functional.cross_entropy(logits, labels[index], reduction="sum").double()
+            right += (logits.argmax(1) == labels[index]).sum()
+        return float(loss_sum) / len(labels), 100.0 * int(right) / len(labels)
+
+    def _set_training_policy(self, policy: Policy) -> None:
+        self._training.set_policy(policy)
+        tables = self._training.table_addresses()
+        if self._graph is not None and tables != self._captured_policy:
+            self._graph = None  # the captured launch reads tables that are no longer the policy's
+        if tables is None:
+            self._graph = None
+
+    def _losses(self, inputs: Tensor, labels: Tensor, forward: Callable[[Tensor], Tensor]) -> Tensor:
+        with self.autocast():
+            return functional.cross_entropy(forward(inputs).float(), labels, reduction="none")
+
+    def _step(self, ids: Tensor, forward: Callable[[Tensor], Tensor]) -> None:
+        inputs = self._training(self.images, ids, index=ids)
+        loss = self._losses(inputs, self.labels[ids], forward).mean()
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        self._loss_sum += loss.detach().double() * len(ids)
+
+    def _whole_step(self) -> None:
+        ids = self._order[self._position + self._offsets]
+        self._position += self.batch_size
+        self._step(ids, self._forward)
+
+    def _step_function(self) -> Callable[[], object]:
+        if self._graph is None and not self._capture_failed and self._training.table_addresses() is not None:
+            try:
+                self._capture()
+            except Exception as error:
+                self._capture_failed = True
+                self._forward = self.model
+                torch.cuda.synchronize()
+                first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+                self.say(f"training step by step: this model cannot be captured in a CUDA graph ({first_line})")
+        return self._whole_step if self._graph is None else self._graph.replay
+
+    def _capture(self) -> None:
+        """Warm up (compiling on the way) and capture, and leave no trace in the network."""
+        with self._undone():
+            stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                for _ in range(3):
+                    self._position.zero_()
+                    self._whole_step()
+            torch.cuda.current_stream().wait_stream(stream)
+            self._position.zero_()
+            self.optimizer.zero_grad(set_to_none=True)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                self._whole_step()
+        self._graph = graph
+        self._captured_policy = self._training.table_addresses()
+
+    @contextlib.contextmanager
+    def _undone(self) -> Iterator[None]:
+        kept = [tensor.clone() for tensor in (self._position, self._loss_sum)]
+        with Snapshot().of(self.model, self.optimizer):
+            yield
+        for tensor, value in zip((self._position, self._loss_sum), kept):
+            tensor.copy_(value)

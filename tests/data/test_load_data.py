@@ -1,0 +1,65 @@
+import re
+
+import pytest
+import torch
+from pictures import one_sentence
+from test_cifar import SMALL, make_folder
+from test_folder import make_class
+
+from particleaugment.data import cifar, load_data
+
+
+def test_a_folder_by_name(tmp_path):
+    for name in ("ant", "bee"):
+        make_class(tmp_path / name, 10)
+    data = load_data("folder", tmp_path, image_size=16)
+    assert data.train_images.shape == (16, 3, 16, 16)
+    assert torch.equal(load_data(f"folder:{tmp_path}", image_size=16).train_images, data.train_images)
+    assert load_data("folder", tmp_path).train_images.shape[-1] == 64
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
+def test_load_data_reads_cifar(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(cifar, name.upper(), SMALL[name])
+    make_folder(tmp_path, SMALL[name])
+    data = load_data(name, tmp_path)
+    assert data.num_classes == SMALL[name].labels[-1]
+    held_out = load_data(f"{name}:{tmp_path}", validation=0.5, seed=3)
+    assert len(held_out.train_labels) == len(held_out.test_labels) == len(data.train_labels) // 2
+    assert (held_out.mean, held_out.std) == (data.mean, data.std)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"name": "cifar"}, "there is no data set 'cifar'; did you mean cifar10"),
+        ({"name": "zzz"}, "the data sets are digits, cifar10, cifar100, folder"),
+        ({"name": "cifar10"}, "needs its directory; 'particleaugment data cifar10 DIR' downloads it"),
+        ({"name": "cifar100:"}, "needs its directory; 'particleaugment data cifar100 DIR' downloads it"),
+        ({"name": "folder"}, "needs a directory with one sub-folder of images per class"),
+        ({"name": "folder:a", "directory": "b"}, "two directories, a and b"),
+        ({"name": "digits", "directory": "b"}, "come with the package"),
+        ({"name": "digits", "image_size": 64}, "are 32x32, not 64"),
+        ({"name": "digits", "validation": -1}, "validation=-1 does not suit the data"),
+        ({"name": "digits", "validation": 1.5}, "validation=1.5 does not suit the data"),
+        ({"name": "digits", "validation": True}, "validation=True does not suit the data"),
+        ({"name": "digits", "validation": 5000}, "validation=5000 does not suit the data"),
+    ],
+)
+def test_requests_that_cannot_be_met(arguments, message):
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        load_data(**arguments)
+    one_sentence(error)
+
+
+def test_a_validation_slice_stands_in_for_the_test_set():
+    data, held_out = load_data("digits"), load_data("digits", validation=300)
+    assert (len(held_out.train_labels), len(held_out.test_labels)) == (1137, 300)
+    both = torch.cat([held_out.train_images, held_out.test_images]).flatten(1)
+    assert torch.equal(both.unique(dim=0), data.train_images.flatten(1).unique(dim=0))
+    quota = data.train_labels.bincount() * 300 / 1437
+    assert float((held_out.test_labels.bincount() - quota).abs().max()) < 1
+    again, other = load_data("digits", validation=300), load_data("digits", validation=300, seed=1)
+    assert torch.equal(again.test_images, held_out.test_images)
+    assert not torch.equal(other.test_images, held_out.test_images)
+    assert load_data("digits", validation=0.0).test_labels.equal(data.test_labels)

@@ -1,0 +1,137 @@
+"""The fused kernel on a GPU: pytest -m gpu tests/gpu (skipped with a reason where there is none)."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import particleaugment as pa
+from particleaugment.executors import choose_executor
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "exact"))
+import cases
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here"),
+]
+SIZES = [(1, 1), (2, 3), (17, 23), (32, 32), (64, 48), (96, 96), (224, 224)]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("channels", [3, 1])
+def test_pixels_are_pillows(size, channels):
+    count = 20 if size[0] > 100 else 400
+    for slots in (1, 3):
+        case = cases.chains(*size, slots=slots, count=count, seed=5, channels=channels)
+        images = torch.from_numpy(np.array(case.images)).cuda()
+        for executor in ("fused", "batch"):
+            output = pa.apply(images, case.program(), executor=executor, fill=case.fill).cpu().numpy()
+            assert (output == case.expected()).all(), executor
+
+
+def test_auto_is_fused_on_cuda():
+    assert choose_executor("auto", torch.device("cuda")) == "fused"
+
+
+def test_memory_layouts_give_the_same_pixels():
+    images = torch.randint(0, 256, (6, 3, 40, 24), dtype=torch.uint8, device="cuda")
+    program = pa.RandAugment(n=3, m=9).sample(torch.arange(6), size=(40, 24))
+    expected = pa.apply(images, program)
+    assert torch.equal(pa.apply(images.contiguous(memory_format=torch.channels_last), program), expected)
+    wide = torch.zeros(6, 3, 40, 48, dtype=torch.uint8, device="cuda")
+    wide[..., ::2] = images
+    assert torch.equal(pa.apply(wide[..., ::2], program), expected)
+
+
+def test_images_too_large_for_the_kernel_fall_back(caplog):
+    images = torch.randint(0, 256, (1, 3, 4, 1100), dtype=torch.uint8)
+    program = pa.Program.from_ops([[("Rotate", 10.0)]])
+    assert torch.equal(pa.apply(images.cuda(), program, executor="fused").cpu(), pa.apply(images, program))
+    assert "larger than 1024" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "name", ["rand-m9-n3-inc1", "rand-m9-n2-mstd0.5", "trivial", "autoaugment-svhn", "original", "none"]
+)
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.float16, torch.bfloat16])
+def test_whole_pipeline_equals_the_cpu(name, dtype):
+    from particleaugment.executors.fused import FusedPipeline
+
+    images = torch.randint(0, 256, (300, 3, 32, 32), dtype=torch.uint8)
+    ids = torch.randint(0, 1 << 40, (300,))
+    before = (pa.PadCrop(4), pa.HorizontalFlip())
+    normalize = () if dtype == torch.uint8 else (pa.Normalize((0.5, 0.4, 0.3), (0.2, 0.25, 0.3), dtype),)
+    after = (pa.RandomErasing(), *normalize)
+    on_cpu = pa.Augment(pa.parse(name), seed=3, before=before, after=after)
+    on_cpu.set_epoch(11)
+    expected = on_cpu(images, ids)
+    for channels_last in (False, True):
+        pipeline = FusedPipeline(
+            pa.parse(name), (32, 32), torch.device("cuda"), 3, before=before, after=after, dtype=dtype,
+            channels_last=channels_last,
+        )  # fmt: skip
+        pipeline.set_epoch(11)
+        output = pipeline(images.cuda(), ids.cuda())
+        assert output.is_contiguous(memory_format=torch.channels_last) or not channels_last
+        assert torch.equal(output.cpu(), expected)
+
+
+@pytest.mark.parametrize("order", ["fixed", "random"])
+def test_particles_drawn_by_weight_and_given(order):
+    from particleaugment.executors.fused import FusedPipeline
+
+    policy = pa.ParticlePolicy(torch.rand(9, 15), torch.tensor([0.0, 1, 2, 0, 3, 1, 1, 1, 0]), m=4, order=order)
+    images, ids = torch.randint(0, 256, (500, 3, 32, 32), dtype=torch.uint8), torch.arange(500)
+    pipeline = FusedPipeline(policy, (32, 32), torch.device("cuda"), 1)
+    pipeline.set_epoch(2)
+    assert torch.equal(pipeline(images.cuda(), ids.cuda()).cpu(), pa.apply(images, policy.sample(ids, 2, 1)))
+    particle = ids % 9
+    expected = pa.apply(images, policy.sample_particle(particle, ids, 2, 1))
+    assert torch.equal(pipeline(images.cuda(), ids.cuda(), particle=particle.cuda()).cpu(), expected)
+
+
+def test_graph_replays_with_the_next_epoch_and_a_new_policy():
+    from particleaugment.executors.fused import FusedPipeline
+
+    first = pa.ParticlePolicy(torch.full((4, 15), 0.2), torch.ones(4), m=3)
+    second = pa.ParticlePolicy(torch.full((4, 15), 0.7), torch.ones(4), m=3)
+    images, ids = torch.randint(0, 256, (64, 3, 32, 32), dtype=torch.uint8), torch.arange(64)
+    device_images, device_ids = images.cuda(), ids.cuda()
+    pipeline = FusedPipeline(first, (32, 32), torch.device("cuda"), 0)
+    out = torch.empty_like(device_images)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        pipeline(device_images, device_ids, out=out)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        pipeline(device_images, device_ids, out=out)
+    for epoch, policy in ((5, first), (6, first), (6, second)):
+        pipeline.set_epoch(epoch)
+        pipeline.set_policy(policy)
+        graph.replay()
+        assert torch.equal(out.cpu(), pa.apply(images, policy.sample(ids, epoch, 0)))
+
+
+def test_uniforms_and_normals_are_the_same_bits():
+    from particleaugment.random import Stream, exp, log, sqrt, standard_normal, uniform
+
+    ids = torch.randint(0, 1 << 50, (5000,))
+    on_cpu, on_gpu = uniform(9, Stream.OP, 3, ids, 16), uniform(9, Stream.OP, 3, ids.cuda(), 16)
+    assert torch.equal(on_cpu, on_gpu.cpu())
+    for function in (standard_normal, lambda u: log(u + 1e-9), exp, lambda u: sqrt(u + 1e-9)):
+        assert torch.equal(function(on_cpu), function(on_gpu).cpu())
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [pa.RandAugment(n=3, m=9, m_std=0.7), pa.AutoAugment("imagenet"), pa.TrivialAugment()],
+    ids=lambda p: p.kind,
+)
+def test_policies_draw_the_same_program(policy):
+    ids = torch.arange(3000)
+    epoch = torch.tensor(4, device="cuda")
+    assert policy.sample(ids, 4, 2).equal(policy.sample(ids.cuda(), epoch, 2).to("cpu"))
