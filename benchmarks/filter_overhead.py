@@ -25,10 +25,11 @@ from particleaugment import probe, search
 from particleaugment.policies.particles import ParticlePolicy
 from particleaugment.recipes import get_recipe
 from particleaugment.snapshot import Snapshot
+from particleaugment.training.build import resolve
 from particleaugment.training.display import Display
 from particleaugment.training.loop import train
 from particleaugment.training.run import RunFolder
-from particleaugment.training.session import Session, resolve_precision
+from particleaugment.training.session import Session
 from particleaugment.training.stop import Stop
 
 SECONDS: dict[str, float] = defaultdict(float)
@@ -72,7 +73,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     config = replace(get_recipe("digits"), epochs=arguments.epochs, seed=arguments.seed)
-    config = replace(config, precision=resolve_precision(config.precision))
+    config = resolve(config)
     with tempfile.TemporaryDirectory() as folder, Stop() as stop:
         run = RunFolder.create(Path(folder) / "run", config)
         session = Session(run, Display(quiet=True), stop, checkpoint_seconds=1e9)

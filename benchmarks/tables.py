@@ -1,7 +1,7 @@
 """Write README's tables from the result files.
 
-    python benchmarks/tables.py            rewrite them
-    python benchmarks/tables.py --check    fail if they are out of date
+python benchmarks/tables.py            rewrite them
+python benchmarks/tables.py --check    fail if they are out of date
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ def speed() -> str:
             other = rows[peer, batch]["images_per_second"]
             beside = f"torchvision v2, one draw for the whole batch, ops only: {other:,}"
         label = name.removeprefix("fused, ")
-        lines.append(f"| {gpu['machine']['gpu']}, {label}, batch {batch:,} | {ours['images_per_second']:,} | {beside} |")
+        lines.append(
+            f"| {gpu['machine']['gpu']}, {label}, batch {batch:,} | {ours['images_per_second']:,} | {beside} |"
+        )
     lines += ["", f"CPU: {cpu['machine']['cpu']}; peer: {cpu['results'][0]['peer']}."]
     lines.append(f"Commands: `{cpu['command']}`, `{gpu['command']}`.")
     return "\n".join(lines)

@@ -5,10 +5,10 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
-from particleaugment import ParticlePolicy, Program, apply
+from particleaugment import Augment, ParticlePolicy, Program, apply
 from particleaugment import filter as pf
 from particleaugment.data import disjoint_stratified_subsets, epoch_permutation
-from particleaugment.probe import CLONE_EPOCHS, MEASUREMENTS, Learner, NonFiniteLoss, Samples, probe
+from particleaugment.probe import CLONE_EPOCHS, MEASUREMENTS, EagerTrainee, Learner, NonFiniteLoss, Samples, probe
 from particleaugment.random import Stream, uniform
 from particleaugment.snapshot import Snapshot
 
@@ -52,9 +52,21 @@ def plain(images, ids, epoch_key):
     return images
 
 
+class Through(Augment):
+    """An augmentation whose pixels come from a plain function of (images, ids, epoch key)."""
+
+    def __init__(self, function):
+        super().__init__("none", SEED)
+        self.function = function
+
+    def forward(self, images, ids=None):
+        return self.function(images, ids, self.epoch)
+
+
 def run(learner, samples, policy=None, augment=plain, **changes):
-    settings = {"clone_size": 30, "measure_size": 12, "clone_epochs": 1, "batch_size": 8, "seed": SEED, "step": STEP}
-    return probe(policy or policy_of(), learner, samples, augment, Snapshot(), **(settings | changes))
+    settings = {"clone_size": 30, "measure_size": 12, "clone_epochs": 1, "seed": SEED, "step": STEP} | changes
+    trainee = EagerTrainee(learner, samples, Through(augment), settings.pop("batch_size", 8))
+    return probe(policy or policy_of(), trainee, samples.labels, Snapshot(), **settings)
 
 
 def everything(learner):
@@ -430,6 +442,15 @@ def test_a_clone_that_diverges_is_a_measurement_to_skip():
     assert measured.upd.shape == measured.ref.shape
     assert measured.upd_clean.isnan().all()
     assert "not finite" in pf.relative_loss_difference(*measured[:4]).skip_reason
+
+
+def test_gradients_left_at_the_end_of_an_epoch_are_not_lost():
+    steps = []
+    learner = learner_of(accumulate=3)
+    learner.optimizer.register_step_pre_hook(lambda *_: steps.append(learner.model[0].weight.grad.norm()))
+    run(learner, Samples(pictures()), clone_epochs=2)
+    assert len(steps) == 4, "of four batches an epoch, three make a step and one makes another"
+    assert all(norm > 0 for norm in steps)
 
 
 def test_progress_is_told_of_every_batch():

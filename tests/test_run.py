@@ -29,6 +29,7 @@ from particleaugment.report.summary import filter_health, leading_ops, phase_sec
 from particleaugment.search import filter_step
 from particleaugment.training import checkpoint, loop
 from particleaugment.training import run as run_module
+from particleaugment.training.build import build, resolve
 from particleaugment.training.checkpoint import (
     CheckpointError,
     find_checkpoints,
@@ -40,7 +41,7 @@ from particleaugment.training.checkpoint import (
 from particleaugment.training.config import Config, ConfigError, override
 from particleaugment.training.display import Display
 from particleaugment.training.run import RunError, RunFolder
-from particleaugment.training.session import Session, learning_rate, resolve_precision
+from particleaugment.training.session import Session, learning_rate
 from particleaugment.training.stop import Stop, Stopped
 
 TINY = ["epochs=3", "batch_size=20", "clone_size=20", "measure_size=10", "num_particles=4", "precision=fp32"]
@@ -69,7 +70,7 @@ def few_digits():
 @pytest.fixture
 def tiny(monkeypatch, few_digits):
     """Runs on 60 digits instead of 1437."""
-    monkeypatch.setattr("particleaugment.training.session.load_data", lambda name: few_digits)
+    monkeypatch.setattr("particleaugment.training.build.load_data", lambda name, *_, **__: few_digits)
 
 
 @pytest.fixture
@@ -160,7 +161,7 @@ def test_override(assignment, name, value):
     [
         ("epoch=4", "there is no setting 'epoch'; did you mean epochs?"),
         ("Sigma=4", "did you mean sigma?"),
-        ("zzz=4", "there is no setting 'zzz'; the settings are seed, data, model"),
+        ("zzz=4", "there is no setting 'zzz'; the settings are seed, data, data_dir"),
         ("recipe=other", "there is no setting 'recipe'; the settings are"),
         ("epochs", "'epochs' is not of the form key=value"),
         ("epochs=four", "epochs takes a whole number, got 'four'"),
@@ -180,7 +181,7 @@ def test_override(assignment, name, value):
         ("learning_rate=nan", "learning_rate must be a positive number"),
         ("weight_decay=-1", "weight_decay must be a non-negative number"),
         ("momentum=0", "nesterov needs a momentum above 0"),
-        ("precision=fp8", "precision must be one of auto, bf16, fp32, got 'fp8'"),
+        ("precision=fp8", "precision must be one of auto, bf16, tf32, fp32, got 'fp8'"),
         ("policy=nonne", "nonne"),
         ("num_particles=1", "num_particles must be at least 2"),
         ("nonzero=16", "nonzero must lie in 1..15"),
@@ -225,9 +226,18 @@ def test_learning_rate():
     assert learning_rate(config, 5) == pytest.approx(0.0, abs=1e-17)
 
 
-def test_precision():
-    assert resolve_precision("auto") in ("bf16", "fp32")
-    assert [resolve_precision(name) for name in ("bf16", "fp32")] == ["bf16", "fp32"]
+def test_what_auto_means_is_resolved():
+    resolved = resolve(config_of("precision=auto"))
+    assert resolved.precision in ("bf16", "fp32")
+    assert resolved.device in ("cpu", "cuda")
+    assert resolve(config_of("precision=fp32", "device=cpu")) == config_of("precision=fp32", "device=cpu")
+
+
+def test_a_device_that_is_not_there_is_refused(tmp_path):
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device here")
+    with pytest.raises(ConfigError, match="no CUDA device here; set device=cpu"):
+        build(config_of("device=cuda", "precision=fp32"), print)
 
 
 # Requests that cannot be met: one sentence, an exit code, and nothing left behind.
@@ -247,7 +257,7 @@ def refuse(path, *arguments, code):
     ("arguments", "message"),
     [
         (["digit"], "there is no recipe 'digit'; did you mean digits?"),
-        (["imagenet9000"], "there is no recipe 'imagenet9000'; the recipes are"),
+        (["zzz"], "there is no recipe 'zzz'; the recipes are digits"),
         (["--set", "epoch=3"], "there is no setting 'epoch'; did you mean epochs?"),
         (["--set", "epochs=x"], "epochs takes a whole number, got 'x'"),
         (["--set", "clone_size=50", "--set", "measure_size=11"], "subsets of 50 + 11 samples do not fit into 60"),
@@ -263,7 +273,8 @@ def refuse(path, *arguments, code):
 def test_requests_that_are_not_valid(monkeypatch, few_digits, tmp_path, arguments, message):
     real = pa.data.load_data
     monkeypatch.setattr(
-        "particleaugment.training.session.load_data", lambda name: few_digits if name == "digits" else real(name)
+        "particleaugment.training.build.load_data",
+        lambda name, *rest, **options: few_digits if name == "digits" else real(name, *rest, **options),
     )
     settings = [part for setting in TINY for part in ("--set", setting)]
     assert message in refuse(tmp_path / "run", *settings, *arguments, code=2)
@@ -591,7 +602,7 @@ def test_metrics_of_a_run(tiny, no_report, tmp_path):
             assert record["seconds"].keys() == {"clone", "measure", "filter", "resumes"}
     session.model.eval()
     with torch.no_grad():
-        inputs = session.learner.preprocess(session.data.test_images)
+        inputs = session.trainee.learner.preprocess(session.data.test_images)
         right = (session.model(inputs).argmax(1) == session.data.test_labels).double().mean()
     assert records[-1]["test_accuracy"] == pytest.approx(100 * float(right))
 

@@ -11,7 +11,6 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,12 +53,11 @@ def train(
     """Train a network by a recipe, learning its augmentation policy on the way."""
     with _clear_errors():
         from particleaugment.recipes import get_recipe
+        from particleaugment.training.build import resolve
         from particleaugment.training.config import override
         from particleaugment.training.run import RunFolder
-        from particleaugment.training.session import resolve_precision
 
-        config = override(get_recipe(recipe), [f"seed={seed}", *(assignments or [])])
-        config = replace(config, precision=resolve_precision(config.precision))
+        config = resolve(override(get_recipe(recipe), [f"seed={seed}", *(assignments or [])]))
         run = RunFolder.create(out or Path("runs") / f"{recipe}-{config.seed}", config)
     _go(run.path, checkpoint_seconds, quiet, fresh=True)
 
@@ -162,7 +160,7 @@ def _go(path: Path, checkpoint_seconds: float, quiet: bool, fresh: bool) -> None
             minutes = session.estimate_seconds() / 60
             display.say(
                 f"{run.config.recipe}: {run.config.model} on {run.config.data}, {run.config.epochs} epochs, "
-                f"{run.config.precision}, policy {run.config.policy}; about {minutes:.1f} minutes"
+                f"policy {run.config.policy}; {session.chosen}; about {minutes:.1f} minutes"
             )
             if not run_session(session):
                 display.say(f"stopped and saved; continue with: particleaugment resume {shlex.quote(str(path))}")

@@ -7,27 +7,28 @@ optimizer and everything else come back bit for bit as they were.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from particleaugment.augment import Augment
 from particleaugment.data.split import disjoint_stratified_subsets, epoch_permutation
 from particleaugment.executors import apply
+from particleaugment.policies.base import Policy
 from particleaugment.policies.particles import ParticlePolicy
 from particleaugment.snapshot import Snapshot
 
-__all__ = ["Learner", "Measurement", "NonFiniteLoss", "Samples", "probe"]
+__all__ = ["EagerTrainee", "Learner", "Measurement", "NonFiniteLoss", "Samples", "Trainee", "probe"]
 
 # Training epochs, clone epochs and measurements are keyed by disjoint ranges of the generator's 32-bit epoch.
 CLONE_EPOCHS = 1 << 30
 MEASUREMENTS = 1 << 31
 
-Augmentation = Callable[[Tensor, Tensor, int], Tensor]
-"""(uint8 images, ids, epoch key) → augmented uint8 images, under the particles being probed."""
+_VALUES_PER_BATCH = 1024 * 3 * 32 * 32  # of a measurement: large batches, small enough for a CPU's memory
 
 Progress = Callable[[str, int, int], None]
 """Told the phase, the batches done and their number after every batch; may raise to stop the step."""
@@ -147,10 +148,14 @@ class Learner:
         with self.autocast():
             return self._losses(images, targets).to("cpu", torch.float64)
 
+    @property
+    def device(self) -> torch.device:
+        """Where the network lies."""
+        return next(self.model.parameters()).device
+
     def _losses(self, images: Tensor, targets: Tensor) -> Tensor:
-        device = next(self.model.parameters()).device
-        logits = self.model(self.preprocess(images.to(device)))
-        losses = self.loss(logits.float(), targets.to(device))
+        logits = self.model(self.preprocess(images.to(self.device)))
+        losses = self.loss(logits.float(), targets.to(self.device))
         if losses.dim() != 1 or len(losses) != len(images):
             raise ValueError(
                 f"loss(logits, targets) must return one value per sample, [{len(images)}], got {tuple(losses.shape)}; "
@@ -177,131 +182,240 @@ class Measurement(NamedTuple):
     seconds: dict[str, float]
 
 
+class Trainee(Protocol):
+    """A network that can be trained on samples by id and measured under particles, whatever it runs on."""
+
+    @property
+    def model(self) -> nn.Module:
+        """The network."""
+        ...
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """Its optimizer."""
+        ...
+
+    @property
+    def scaler(self) -> torch.amp.GradScaler | None:
+        """Its GradScaler, or None."""
+        ...
+
+    @property
+    def batches_done(self) -> int:
+        """Batches of the present (or last) call of ``train``, those before ``start`` included."""
+        ...
+
+    @property
+    def loss_sum(self) -> float:
+        """Sum of the losses over those batches, the given start value included."""
+        ...
+
+    def aside(self) -> AbstractContextManager[None]:
+        """Put accumulated gradients aside while a clone trains."""
+        ...
+
+    def train(
+        self,
+        policy: Policy,
+        ids: Tensor,
+        epoch_key: int,
+        *,
+        progress: Progress,
+        phase: str = "train",
+        start: int = 0,
+        loss_sum: float = 0.0,
+    ) -> float:
+        """Train on samples in the order given, under a policy, from batch ``start`` on; return the sum of losses."""
+        ...
+
+    def measure(
+        self, policy: ParticlePolicy, ids: Tensor, epoch_key: int, *, progress: Progress, phase: str
+    ) -> tuple[Tensor, Tensor]:
+        """Return losses under each particle, float64 ``[r, N]``, and on the plain images, ``[N]``."""
+        ...
+
+
+@dataclass(slots=True)
+class EagerTrainee:
+    """Trains and measures step by step, on any device, through a :class:`Learner`.
+
+    Attributes:
+        learner: The network and how it takes a step.
+        samples: Its training data.
+        augment: The training augmentation, always-on transforms included; its policy and epoch are set here.
+        batch_size: Samples per step.
+    """
+
+    learner: Learner
+    samples: Samples
+    augment: Augment
+    batch_size: int
+    batches_done: int = 0
+    loss_sum: float = 0.0
+    _measured: tuple[Tensor, Tensor, Tensor] | None = None
+
+    @property
+    def model(self) -> nn.Module:
+        """The network."""
+        return self.learner.model
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """Its optimizer."""
+        return self.learner.optimizer
+
+    @property
+    def scaler(self) -> torch.amp.GradScaler | None:
+        """Its GradScaler, if any."""
+        return self.learner.scaler
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Put accumulated gradients aside while a clone trains, and keep what it is measured on for both times."""
+        pending, self.learner._pending = self.learner._pending, 0
+        try:
+            yield
+        finally:
+            self.learner._pending, self._measured = pending, None
+
+    def train(
+        self,
+        policy: Policy,
+        ids: Tensor,
+        epoch_key: int,
+        *,
+        progress: Progress,
+        phase: str = "train",
+        start: int = 0,
+        loss_sum: float = 0.0,
+    ) -> float:
+        """Train on samples in the order given; see :class:`Trainee`."""
+        self.augment.policy = policy
+        self.augment.set_epoch(epoch_key)
+        batches = ids.split(self.batch_size)
+        self.batches_done, self.loss_sum = start, loss_sum
+        for batch in batches[start:]:
+            images, targets = self.samples.gather(batch)
+            loss = self.learner.train_batch(self.augment(images.to(self.learner.device), batch), targets)
+            self.loss_sum += float(loss) * len(batch)
+            self.batches_done += 1
+            progress(phase, self.batches_done, len(batches))
+        self.learner.flush()
+        return self.loss_sum
+
+    def measure(
+        self, policy: ParticlePolicy, ids: Tensor, epoch_key: int, *, progress: Progress, phase: str
+    ) -> tuple[Tensor, Tensor]:
+        """Measure in large batches; see :class:`Trainee`.
+
+        Common random numbers: every particle and both models see the same samples, uniforms and signs, since draws are
+        keyed by sample id and step alone. Crop, flip and erasing play no part here.
+        """
+        if self._measured is None or not torch.equal(self._measured[0], ids):
+            self._measured = (ids, *self.samples.gather(ids))
+        _, plain, targets = self._measured
+        plain = plain.to(self.learner.device)
+        count, particles = len(ids), len(policy.particles)
+        height, width = plain.shape[-2:]
+        batch = max(1, _VALUES_PER_BATCH // plain[0].numel())
+        losses = torch.empty(particles * count, dtype=torch.float64)
+        chunks = torch.arange(particles * count).split(batch)
+        for number, chunk in enumerate(chunks):
+            sample, particle = chunk % count, chunk // count
+            program = policy.sample_particle(particle, ids[sample], epoch_key, self.augment.seed, (height, width))
+            images = apply(
+                plain[sample.to(plain.device)],
+                program,
+                executor=self.augment.executor,
+                resample=self.augment.resample,
+                fill=self.augment.fill,
+            )
+            losses[chunk] = self.learner.losses(images, targets[sample.to(targets.device)])
+            progress(phase, number + 1, len(chunks))
+        parts = zip(plain.split(batch), targets.split(batch))
+        return losses.view(particles, count), torch.cat([self.learner.losses(*part) for part in parts])
+
+    @torch.no_grad()
+    def evaluate(self, images: Tensor, labels: Tensor) -> tuple[float, float]:
+        """Return mean loss and accuracy in percent on plain images, in the model's present mode."""
+        loss_sum, right, learner = 0.0, 0, self.learner
+        batch = max(1, _VALUES_PER_BATCH // images[0].numel())
+        for picture, label in zip(images.split(batch), labels.split(batch)):
+            label = label.to(learner.device)
+            with learner.autocast():
+                logits = self.model(learner.preprocess(picture.to(learner.device))).float()
+            loss_sum += float(learner.loss(logits, label).double().sum())
+            right += int((logits.argmax(1) == label).sum())
+        return loss_sum / len(labels), 100.0 * right / len(labels)
+
+
 def probe(
     policy: ParticlePolicy,
-    learner: Learner,
-    samples: Samples,
-    augment: Augmentation,
+    trainee: Trainee,
+    labels: Tensor,
     snapshot: Snapshot,
     *,
     clone_size: int | float,
     measure_size: int | float,
     clone_epochs: int,
-    batch_size: int,
     seed: int,
     step: int,
-    resample: str = "bilinear",
-    fill: tuple[int, int, int] = (128, 128, 128),
     progress: Progress = lambda phase, done, total: None,
 ) -> Measurement:
     """Measure the particles of ``policy`` (the noised ones) on fresh, disjoint, stratified subsets.
 
     Args:
         policy: The particles and weights to probe.
-        learner: The network; restored bit for bit.
-        samples: Where the subsets are drawn from.
-        augment: The training augmentation under ``policy``, always-on transforms included; used to train the clone.
+        trainee: The network; restored bit for bit.
+        labels: Class labels of the training samples, for stratification.
         snapshot: Memory for the clone's way back, reused from step to step.
         clone_size: Samples in D_tp, as a number or a fraction.
         measure_size: Samples in D_vp, as a number or a fraction.
         clone_epochs: Epochs of clone training, e_p.
-        batch_size: Training batch of the clone.
         seed: The run's seed.
         step: Number of this filter step; part of every key.
-        resample: Filter of the geometric ops at measurement.
-        fill: Their fill colour.
         progress: Told after every batch; may raise to stop, and the network is restored all the same.
     """
-    train_ids, measure_ids = disjoint_stratified_subsets(samples.labels, [clone_size, measure_size], seed, step)
-    plain, targets = samples.gather(measure_ids)
-    measure = _Measure(policy, learner, plain, targets, measure_ids, seed, step, resample, fill, progress)
-    model = learner.model
+    train_ids, measure_ids = disjoint_stratified_subsets(labels, [clone_size, measure_size], seed, step)
+    model = trainee.model
     modes = [(module, module.training) for module in model.modules()] if model.training else None
+    key = MEASUREMENTS + step
     start = time.perf_counter()
-    with snapshot.of(model, learner.optimizer, learner.scaler):
-        pending, learner._pending = learner._pending, 0
+    with snapshot.of(model, trainee.optimizer, trainee.scaler), trainee.aside():
+        model.eval()
+        ref, ref_clean = trainee.measure(policy, measure_ids, key, progress=progress, phase="measure before")
+        measured = time.perf_counter()
+        model.train()
+        for module, training in modes or ():
+            module.training = training
         try:
-            model.eval()
-            ref, ref_clean = measure("measure before")
-            measured = time.perf_counter()
-            model.train()
-            for module, training in modes or ():
-                module.training = training
-            try:
-                _train_clone(learner, samples, augment, train_ids, clone_epochs, batch_size, seed, step, progress)
-            except NonFiniteLoss:
-                # A diverged clone is a measurement like any other: its losses are not finite, and the filter skips it.
-                nothing = torch.full_like(ref, torch.nan)
-                return Measurement(ref, nothing, ref_clean, nothing[0], {"clone": time.perf_counter() - measured})
-            trained = time.perf_counter()
-            model.eval()
-            upd, upd_clean = measure("measure after")
-        finally:
-            learner._pending = pending
+            _train_clone(policy, trainee, train_ids, clone_epochs, seed, step, progress)
+        except NonFiniteLoss:
+            # A diverged clone is a measurement like any other: its losses are not finite, and the filter skips it.
+            nothing = torch.full_like(ref, torch.nan)
+            return Measurement(ref, nothing, ref_clean, nothing[0], {"clone": time.perf_counter() - measured})
+        trained = time.perf_counter()
+        model.eval()
+        upd, upd_clean = trainee.measure(policy, measure_ids, key, progress=progress, phase="measure after")
     end = time.perf_counter()
     seconds = {"clone": trained - measured, "measure": (measured - start) + (end - trained)}
     return Measurement(ref, upd, ref_clean, upd_clean, seconds)
 
 
 def _train_clone(
-    learner: Learner,
-    samples: Samples,
-    augment: Augmentation,
+    policy: ParticlePolicy,
+    trainee: Trainee,
     train_ids: Tensor,
     clone_epochs: int,
-    batch_size: int,
     seed: int,
     step: int,
     progress: Progress,
 ) -> None:
-    batches_an_epoch = -(-len(train_ids) // batch_size)
     for number in range(clone_epochs):
         epoch_key = CLONE_EPOCHS + step * clone_epochs + number
         order = train_ids[epoch_permutation(len(train_ids), seed, epoch_key)]
-        for b, ids in enumerate(order.split(batch_size)):
-            images, targets = samples.gather(ids)
-            learner.train_batch(augment(images, ids, epoch_key), targets)
-            progress("train clone", number * batches_an_epoch + b + 1, clone_epochs * batches_an_epoch)
-        learner.flush()
 
+        def of_all_epochs(phase: str, done: int, total: int, number: int = number) -> None:
+            progress(phase, number * total + done, clone_epochs * total)
 
-@dataclass(slots=True)
-class _Measure:
-    """Evaluates the model as it stands on D_vp, plain and under every particle, in large batches.
-
-    Common random numbers: every particle and both models see the same samples, uniforms and signs, since draws are
-    keyed by sample id and step alone. Crop, flip and erasing play no part here.
-    """
-
-    policy: ParticlePolicy
-    learner: Learner
-    plain: Tensor
-    targets: Tensor
-    ids: Tensor
-    seed: int
-    step: int
-    resample: str
-    fill: tuple[int, int, int]
-    progress: Progress
-    values_per_batch: int = 1024 * 3 * 32 * 32
-
-    def __call__(self, phase: str) -> tuple[Tensor, Tensor]:
-        count, particles = len(self.ids), len(self.policy.particles)
-        height, width = self.plain.shape[-2:]
-        batch = max(1, self.values_per_batch // self.plain[0].numel())
-        pairs = torch.arange(particles * count)
-        losses = torch.empty(particles * count, dtype=torch.float64)
-        chunks = pairs.split(batch)
-        for number, chunk in enumerate(chunks):
-            sample, particle = chunk % count, chunk // count
-            program = self.policy.sample_particle(
-                particle, self.ids[sample], MEASUREMENTS + self.step, self.seed, (height, width)
-            )
-            images = apply(self.plain[sample], program, resample=self.resample, fill=self.fill)
-            losses[chunk] = self.learner.losses(images, self.targets[sample])
-            self.progress(phase, number + 1, len(chunks))
-        clean = [
-            self.learner.losses(images, targets)
-            for images, targets in zip(self.plain.split(batch), self.targets.split(batch))
-        ]
-        return losses.view(particles, count), torch.cat(clean)
+        trainee.train(policy, order, epoch_key, progress=of_all_epochs, phase="train clone")

@@ -18,7 +18,7 @@ from particleaugment.filter.resample import SCHEMES
 from particleaugment.ops import OPS, nearest_name
 from particleaugment.policies.particles import ParticlePolicy
 from particleaugment.policies.schedule import Schedule, ScheduleStep
-from particleaugment.probe import Learner, Measurement, Progress, Samples, probe
+from particleaugment.probe import EagerTrainee, Learner, Measurement, Progress, Samples, Trainee, probe
 from particleaugment.snapshot import Snapshot
 from particleaugment.transforms import Transform
 
@@ -311,49 +311,42 @@ class ParticleAugment:
             progress: Told after every batch; may raise to stop, and everything is restored all the same.
         """
         learner = Learner(model, optimizer, loss, preprocess, autocast, scaler, accumulate)
-        return self.step_with(learner, self._samples_of(dataset), batch_size, progress)
+        samples = self._samples_of(dataset)
+        augment = self.training_augmentation()
+        return self.step_with(EagerTrainee(learner, samples, augment, batch_size), samples.labels, progress)
+
+    def training_augmentation(self) -> Augment:
+        """Return a training augmentation with this search's transforms and present policy, to be used on its own."""
+        kept = self._augment
+        return Augment(
+            self.policy,
+            self.seed,
+            before=kept.before,
+            after=kept.after,
+            executor=kept.executor,
+            resample=kept.resample,
+            fill=kept.fill,
+        )
 
     def step_with(
-        self,
-        learner: Learner,
-        samples: Samples,
-        batch_size: int,
-        progress: Progress = lambda phase, done, total: None,
+        self, trainee: Trainee, labels: Tensor, progress: Progress = lambda phase, done, total: None
     ) -> FilterRecord | None:
-        """Take one filter step with a learner and samples that are kept from step to step."""
+        """Take one filter step with a trainee that is kept from step to step; ``labels`` are its samples' classes."""
         if self.frozen:
             return None
         step = self.steps_taken + 1
 
         def measure(noised: ParticlePolicy) -> Measurement:
-            trained = Augment(
-                noised,
-                self.seed,
-                before=self._augment.before,
-                after=self._augment.after,
-                executor=self._augment.executor,
-                resample=self._augment.resample,
-                fill=self._augment.fill,
-            )
-
-            def augment(images: Tensor, ids: Tensor, epoch_key: int) -> Tensor:
-                trained.set_epoch(epoch_key)
-                return trained(images, ids)  # type: ignore[no-any-return]
-
             return probe(
                 noised,
-                learner,
-                samples,
-                augment,
+                trainee,
+                labels,
                 self._snapshot,
                 clone_size=self.settings.clone_size,
                 measure_size=self.settings.measure_size,
                 clone_epochs=self.settings.clone_epochs,
-                batch_size=batch_size,
                 seed=self.seed,
                 step=step,
-                resample=self._augment.resample,
-                fill=self._augment.fill,
                 progress=progress,
             )
 

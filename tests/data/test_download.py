@@ -135,7 +135,7 @@ def test_an_interrupted_download_is_resumed(server, packed, tmp_path):
     archive = archive_for(packed, server)
     server.breaks = [1000]
     message = fails(archive, tmp_path, "the connection broke off after 1,000 of", tries=1)
-    assert "the same call goes on" in message
+    assert "try again to go on from what has arrived" in message
     assert files(tmp_path) == ["small.tar.gz.part"]
     assert (tmp_path / "small.tar.gz.part").read_bytes() == packed[:1000]
     get(archive, tmp_path)
@@ -223,7 +223,7 @@ def test_no_network_names_the_address_and_the_way_out(packed, tmp_path):
     url = f"http://127.0.0.1:{closed_port()}/small.tar.gz"
     message = fails(archive_for(packed, url=url), tmp_path / "a" / "b", "refused")
     assert url in message
-    assert f"put that archive, or its unpacked folder {LAYOUT.folder}, into {tmp_path / 'a' / 'b'} yourself" in message
+    assert f"put that archive or its unpacked folder {LAYOUT.folder} into {tmp_path / 'a' / 'b'} yourself" in message
     assert os.listdir(tmp_path) == []
 
 
@@ -350,7 +350,19 @@ def test_two_downloads_do_not_mix(server, packed, tmp_path):
     get(archive_for(packed, server), tmp_path)
 
 
-def test_a_full_disk_is_told(server, packed, tmp_path, monkeypatch):
+def test_a_full_disk_is_told_while_downloading(server, packed, tmp_path):
+    resource = pytest.importorskip("resource")
+    archive, limits = archive_for(packed, server), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    try:
+        fails(archive, tmp_path, r"small\.tar\.gz\.part cannot be written")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (tmp_path / "small.tar.gz.part").read_bytes() == packed[:20_000]
+    get(archive, tmp_path)
+
+
+def test_a_full_disk_is_told_while_unpacking(server, packed, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 

@@ -259,14 +259,32 @@ def test_the_epoch_reaches_workers_that_stay_alive(images, context):
         data.set_epoch(epoch)
         expected.append(torch.stack([data[index][0] for index in range(len(data))]))
     assert not torch.equal(expected[0], expected[1])
-    loader = DataLoader(
-        data, batch_size=5, num_workers=2, persistent_workers=True, multiprocessing_context=context, shuffle=True
-    )
+    loader = data.loader(5, workers=2, multiprocessing_context=context, shuffle=True)
+    assert loader.persistent_workers
     for epoch in range(3):
         data.set_epoch(epoch)
         pictures, labels = epoch_of(loader)
         assert torch.equal(pictures, expected[epoch])
         assert torch.equal(labels, images.labels)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("train", [True, False])
+def test_any_loader_gives_the_same_batches(images, workers, train):
+    data = FolderDataset(images, 24, train=train)
+    plain = DataLoader(data, batch_size=7, num_workers=workers)
+    for ours, theirs in zip(data.loader(7, workers), plain, strict=True):
+        for mine, other in zip(ours, theirs, strict=True):
+            assert mine.dtype == other.dtype
+            assert torch.equal(mine, other)
+    unbatched = list(DataLoader(data, batch_size=None))
+    assert torch.equal(unbatched[4][0], data[4][0])
+
+
+def test_a_batch_may_be_written_to(images):
+    (pictures, _, _), *_ = data = list(FolderDataset(images, 24, train=False).loader(7, 1))
+    pictures.zero_()
+    assert data[1][0].any()
 
 
 def test_an_unreadable_image_is_named_by_the_loader(images):

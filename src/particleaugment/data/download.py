@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import http.client
 import os
@@ -12,7 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from io import BufferedRandom, BufferedReader
+from io import FileIO
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
@@ -118,7 +119,7 @@ def fetch(
         return final
     own = directory / archive.file_name
     if own.exists():
-        with open(own, "rb") as file:
+        with FileIO(own) as file:
             complaint = _complaint(file, archive)
         if complaint:
             raise DownloadError(f"{own} {complaint}; remove it and try again")
@@ -145,16 +146,16 @@ def fetch(
 
 
 @contextlib.contextmanager
-def _part_file(part: Path) -> Iterator[BufferedRandom]:
+def _part_file(part: Path) -> Iterator[FileIO]:
     """Open a file to download to, locked against a second download; if it ends up empty, nothing of it stays."""
     made = [folder for folder in part.parents if not folder.exists()]
     part.parent.mkdir(parents=True, exist_ok=True)
-    with open(os.open(part, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
+    # Without a buffer: what a full disk did not take must not be tried again when the file is closed.
+    with FileIO(os.open(part, os.O_RDWR | os.O_CREAT, 0o666), "r+") as file:
         _lock(file, part)
         try:
             yield file
         finally:
-            file.flush()
             if file.seek(0, os.SEEK_END) == 0:
                 part.unlink(missing_ok=True)
                 with contextlib.suppress(OSError):
@@ -162,7 +163,7 @@ def _part_file(part: Path) -> Iterator[BufferedRandom]:
                         folder.rmdir()
 
 
-def _lock(file: BufferedRandom, part: Path) -> None:
+def _lock(file: FileIO, part: Path) -> None:
     try:
         import fcntl
     except ImportError:  # no such lock on this system
@@ -175,9 +176,9 @@ def _lock(file: BufferedRandom, part: Path) -> None:
         return
 
 
-def _download(file: BufferedRandom, archive: Archive, directory: Path, quiet: bool, tries: int, pause: float) -> None:
+def _download(file: FileIO, archive: Archive, directory: Path, quiet: bool, tries: int, pause: float) -> None:
     """Complete the file, going on from what it holds."""
-    for attempt in range(tries):
+    for attempt in range(max(1, tries)):
         have = file.seek(0, os.SEEK_END)
         if have == archive.size:
             return
@@ -197,15 +198,15 @@ def _download(file: BufferedRandom, archive: Archive, directory: Path, quiet: bo
             elif error.code < 500:
                 break
         except urllib.error.URLError as error:
-            failure = str(error.reason)
+            failure = str(getattr(error.reason, "strerror", None) or error.reason)
             if attempt == 0:  # there is no connection at all
                 break
         except _BrokenOff as error:
             failure = str(error)
-    kept = "; the same call goes on from what has arrived" if file.seek(0, os.SEEK_END) else ""
+    again = " to go on from what has arrived" if file.seek(0, os.SEEK_END) else ""
     raise DownloadError(
-        f"{archive.url} cannot be downloaded: {failure}{kept}; or put that archive, or its unpacked folder "
-        f"{archive.layout.folder}, into {directory} yourself"
+        f"{archive.url} cannot be downloaded: {failure}; try again{again}, or put that archive or its unpacked folder "
+        f"{archive.layout.folder} into {directory} yourself"
     )
 
 
@@ -225,9 +226,7 @@ def _request(archive: Archive, have: int) -> http.client.HTTPResponse:
         raise _BrokenOff(str(error) or type(error).__name__) from None
 
 
-def _receive(
-    response: http.client.HTTPResponse, file: BufferedRandom, archive: Archive, have: int, quiet: bool
-) -> None:
+def _receive(response: http.client.HTTPResponse, file: FileIO, archive: Archive, have: int, quiet: bool) -> None:
     if response.status != http.client.PARTIAL_CONTENT:
         have = 0  # a server that cannot go on sends everything
     elif not response.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
@@ -248,12 +247,13 @@ def _receive(
                 raise _BrokenOff(str(error) or type(error).__name__) from None
             if not block:
                 raise _BrokenOff(f"the connection broke off after {have:,} of {archive.size:,} bytes")
-            file.write(block)
+            if file.write(block) < len(block):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             have += len(block)
             update(have)
 
 
-def _complaint(file: BufferedReader | BufferedRandom, archive: Archive) -> str:
+def _complaint(file: FileIO, archive: Archive) -> str:
     """Return what is wrong with an archive, or nothing."""
     size = file.seek(0, os.SEEK_END)
     if size != archive.size:

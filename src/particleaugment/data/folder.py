@@ -6,17 +6,18 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_info
 
 from particleaugment.data.dataset import ImageData, channel_statistics
-from particleaugment.data.images import CentreCrop, RandomResizedCrop, read_image
+from particleaugment.data.images import Box, CentreCrop, RandomResizedCrop, read_image
 from particleaugment.data.listing import ImageList, list_folder
 from particleaugment.data.progress import progress_bar
 from particleaugment.data.split import epoch_permutation
@@ -28,8 +29,10 @@ IMAGENET_STATISTICS = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 MEMORY_LIMIT = 4 << 30
 
+Item = tuple[Tensor, int, int]
 
-class FolderDataset(Dataset[tuple[Tensor, int, int]]):
+
+class FolderDataset(Dataset[Item]):
     """Image files, decoded when asked for: each item is (uint8 image ``[3, size, size]``, label, id).
 
     For training, each image is a random part of the file's, a pure function of (seed, epoch, id): the same for every
@@ -37,7 +40,8 @@ class FolderDataset(Dataset[tuple[Tensor, int, int]]):
     the size. Nothing else random happens here: flip, jitter and policy work on whole batches, by the ids.
 
     The epoch lives in shared memory, so that :meth:`set_epoch` reaches worker processes that stay alive between epochs
-    (``persistent_workers``). Call it before iterating over a loader, not while it runs.
+    (``persistent_workers``). Call it before iterating over a loader, not while it runs. Any loader will do;
+    :meth:`loader` makes one that spares a copy of every batch.
 
     Args:
         images: The files.
@@ -46,6 +50,20 @@ class FolderDataset(Dataset[tuple[Tensor, int, int]]):
         seed: The run's seed.
         crop: How random parts are drawn.
         max_pixels: The largest image that is read, see :func:`particleaugment.data.images.read_image`.
+
+    >>> import tempfile
+    >>> from PIL import Image
+    >>> with tempfile.TemporaryDirectory() as root:
+    ...     for name, colour in (("lime", "#BFFF00"), ("plum", "#8E4585")):
+    ...         Path(root, name).mkdir()
+    ...         for number in range(5):
+    ...             Image.new("RGB", (60, 40), colour).save(Path(root, name, f"{number}.png"))
+    ...     train, test = list_folder(root)
+    ...     data = FolderDataset(train, size=32, train=True, seed=0)
+    ...     data.set_epoch(3)
+    ...     [images, labels, ids] = next(iter(data.loader(batch_size=8)))
+    >>> images.shape, labels.tolist(), ids.tolist(), len(test)
+    (torch.Size([8, 3, 32, 32]), [0, 0, 0, 0, 1, 1, 1, 1], [0, 1, 2, 3, 4, 5, 6, 7], 2)
     """
 
     def __init__(
@@ -77,25 +95,45 @@ class FolderDataset(Dataset[tuple[Tensor, int, int]]):
     def __len__(self) -> int:
         return len(self.images)
 
-    def __getitem__(self, index: int) -> tuple[Tensor, int, int]:
+    def __getitem__(self, index: int) -> Item:
         return self.__getitems__([index])[0]
 
-    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Tensor, int, int]]:
+    def __getitems__(self, indices: Sequence[int]) -> list[Item]:
         """Return several items at once; loaders call this, and the draws of a batch cost little more than one's."""
         count = len(self)
         for index in indices:
             if not -count <= index < count:
                 raise IndexError(f"there is no image {index}; the data set has {count}")
         ids = [int(index) % count for index in indices]
-        if not self.train:
-            centre = CentreCrop()
-            return [self._item(index, partial(centre.box, size=self.size)) for index in ids]
-        draws = self.crop.sample(torch.tensor(ids, dtype=torch.int64), self.epoch, self.seed).tolist()
-        return [self._item(index, partial(self.crop.box, row)) for index, row in zip(ids, draws)]
+        pictures = torch.empty(len(ids), 3, self.size, self.size, dtype=torch.uint8)
+        if get_worker_info() is not None:
+            pictures.share_memory_()  # decoded to where the main process reads it
+        for index, region, out in zip(ids, self._regions(ids), pictures):
+            read_image(self.images.path(index), self.size, region, self.max_pixels, out)
+        return _Batch(pictures, self.images.labels[ids], ids)
 
-    def _item(self, index: int, region: partial[tuple[float, float, float, float]]) -> tuple[Tensor, int, int]:
-        image = read_image(self.images.path(index), self.size, region, self.max_pixels)
-        return image, int(self.images.labels[index]), index
+    def _regions(self, ids: list[int]) -> list[Callable[[int, int], Box]]:
+        if not self.train:
+            return [partial(CentreCrop().box, size=self.size)] * len(ids)
+        draws = self.crop.sample(torch.tensor(ids, dtype=torch.int64), self.epoch, self.seed)
+        return [partial(self.crop.box, row) for row in draws.tolist()]
+
+    def loader(self, batch_size: int, workers: int = 0, **options: Any) -> DataLoader[Item]:
+        """Return a loader of batches (images, labels, ids) whose workers stay alive between epochs."""
+        defaults: dict[str, Any] = {"persistent_workers": workers > 0, "collate_fn": _collate}
+        return DataLoader(self, batch_size, num_workers=workers, **defaults | options)
+
+
+class _Batch(list[Item]):
+    """Items that are rows of the same tensors."""
+
+    def __init__(self, pictures: Tensor, labels: Tensor, ids: list[int]):
+        super().__init__(zip(pictures, labels.tolist(), ids))
+        self.together = pictures, labels, torch.tensor(ids, dtype=torch.int64)
+
+
+def _collate(items: list[Item]) -> Any:
+    return items.together if isinstance(items, _Batch) else default_collate(items)
 
 
 def load_folder(
@@ -155,6 +193,13 @@ def folder_statistics(
 
     The result is kept in the user's cache folder, under a hash of the list and of the sampled files' sizes and times;
     where that folder cannot be written, it is computed again the next time.
+
+    Args:
+        images: The list of training images.
+        size: Height and width that the images are brought to.
+        sample: The most images that are looked at.
+        max_pixels: The largest image that is read.
+        quiet: Show no progress bar.
     """
     chosen = epoch_permutation(len(images), seed=0, epoch=0)[:sample].sort().values
     part = images.subset(chosen)
@@ -172,7 +217,7 @@ def _decode(images: ImageList, size: int, max_pixels: int | None, quiet: bool) -
     region = partial(CentreCrop(margin=1.0).box, size=size)
 
     def decode(index: int) -> None:
-        result[index] = read_image(images.path(index), size, region, max_pixels)
+        read_image(images.path(index), size, region, max_pixels, out=result[index])
 
     workers = min(32, os.cpu_count() or 1)
     with ThreadPoolExecutor(workers) as pool, progress_bar("decoding", len(images), quiet=quiet) as update:

@@ -107,7 +107,11 @@ class CentreCrop:
 
 
 def read_image(
-    path: str | os.PathLike[str], size: int, region: Callable[[int, int], Box], max_pixels: int | None = None
+    path: str | os.PathLike[str],
+    size: int,
+    region: Callable[[int, int], Box],
+    max_pixels: int | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Read an image file and return a part of it as a uint8 tensor ``[3, size, size]``.
 
@@ -120,6 +124,7 @@ def read_image(
         region: Given the image's width and height, returns left, top, right and bottom of the part.
         max_pixels: The largest image that is read; by default, and at most, Pillow's own limit, which is twice
             ``PIL.Image.MAX_IMAGE_PIXELS``.
+        out: A uint8 tensor ``[3, size, size]`` that takes the result.
 
     Raises:
         ValueError: The file cannot be read or is too large; the message names it.
@@ -136,7 +141,7 @@ def read_image(
                 shrunk = drafted[1][2] / width  # 1, 1/2, 1/4 or 1/8, exactly
                 box = (box[0] * shrunk, box[1] * shrunk, box[2] * shrunk, box[3] * shrunk)
             pixels = _simplified(image).resize((size, size), Image.Resampling.BILINEAR, box=box)
-            return _to_tensor(pixels if pixels.mode == "RGB" else pixels.convert("RGB"))
+            return _to_tensor(pixels if pixels.mode == "RGB" else pixels.convert("RGB"), out)
     except Image.DecompressionBombError as error:
         raise ValueError(f"the image {path} is too large: {str(error).rstrip('.')}; shrink it or remove it") from None
     except UnidentifiedImageError:
@@ -158,7 +163,9 @@ def _simplified(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def _to_tensor(image: Image.Image) -> Tensor:
+def _to_tensor(image: Image.Image, out: Tensor | None) -> Tensor:
+    result = torch.empty(3, image.height, image.width, dtype=torch.uint8) if out is None else out
     # Pillow's line-interleaved layout is on the way to planes: whole lines are copied instead of single bytes.
     lines = np.frombuffer(image.tobytes("raw", "RGB;L"), np.uint8).reshape(image.height, 3, image.width)
-    return torch.from_numpy(lines.transpose(1, 0, 2).copy())
+    np.copyto(result.numpy(), lines.transpose(1, 0, 2))
+    return result

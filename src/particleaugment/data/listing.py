@@ -99,6 +99,15 @@ def list_folder(directory: str | os.PathLike[str], test: int | float = 0.2) -> t
     Args:
         directory: The folder.
         test: How many images are set aside, or which fraction, where there is no folder of test images.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as root:
+    ...     for name in ("train/dog/1.png", "train/cat/1.png", "train/cat/2.JPG", "val/dog/1.webp"):
+    ...         Path(root, name).parent.mkdir(parents=True, exist_ok=True)
+    ...         Path(root, name).touch()
+    ...     train, test = list_folder(root)
+    >>> train.classes, [train.name(index) for index in range(len(train))], test.labels.tolist()
+    (('cat', 'dog'), ['cat/1.png', 'cat/2.JPG', 'dog/1.png'], [1])
     """
     root = Path(directory)
     if not root.is_dir():

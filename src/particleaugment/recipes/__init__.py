@@ -6,12 +6,26 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from particleaugment.ops import nearest_name
+from particleaugment.recipes.cifar10 import cifar10_quick, cifar10_shakeshake, cifar10_wrn28_2, cifar10_wrn28_10
+from particleaugment.recipes.cifar100 import cifar100_wrn28_2, cifar100_wrn28_10
 from particleaugment.recipes.digits import digits
+from particleaugment.recipes.imagenet import folder, imagenet_resnet50
 from particleaugment.training.config import Config, ConfigError
 
 __all__ = ["RECIPES", "get_recipe"]
 
-RECIPES: Mapping[str, Callable[[], Config]] = MappingProxyType({"digits": digits})
+_FUNCTIONS = (
+    digits,
+    cifar10_quick,
+    cifar10_wrn28_2,
+    cifar10_wrn28_10,
+    cifar10_shakeshake,
+    cifar100_wrn28_2,
+    cifar100_wrn28_10,
+    imagenet_resnet50,
+    folder,
+)
+RECIPES: Mapping[str, Callable[[], Config]] = MappingProxyType({make().recipe: make for make in _FUNCTIONS})
 """Every recipe by name."""
 
 

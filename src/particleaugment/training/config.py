@@ -16,7 +16,8 @@ from particleaugment.search import FilterSettings
 __all__ = ["Config", "ConfigError", "override", "settings_of"]
 
 VERSION = 1
-PRECISIONS = ("auto", "bf16", "fp32")
+PRECISIONS = ("auto", "bf16", "tf32", "fp32")
+DEVICES = ("auto", "cpu", "cuda")
 
 
 class ConfigError(ValueError):
@@ -36,6 +37,9 @@ class Config:
     recipe: str
     seed: int = 0
     data: str = "digits"
+    data_dir: str = ""
+    image_size: int = 0
+    validation: int | float = 0
     model: str = "wrn-10-1"
 
     epochs: int = 250
@@ -44,7 +48,10 @@ class Config:
     momentum: float = 0.9
     nesterov: bool = True
     weight_decay: float = 5e-4
+    device: str = "auto"
     precision: str = "auto"
+    compile: bool = True
+    deterministic: bool = False
 
     crop: int = 4
     flip: float = 0.5
@@ -76,7 +83,7 @@ class Config:
         for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("seed", "crop"):
+        for name in ("seed", "crop", "image_size", "validation"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must not be negative, got {getattr(self, name)}")
         for name in ("flip", "erase", "momentum"):
@@ -90,8 +97,9 @@ class Config:
             raise ConfigError(f"fill must be three whole numbers from 0 to 255 (red, green, blue), got {self.fill}")
         if self.nesterov and self.momentum == 0:
             raise ConfigError("nesterov needs a momentum above 0; set nesterov=false or a momentum")
-        if self.precision not in PRECISIONS:
-            raise ConfigError(f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}")
+        for name, valid in (("precision", PRECISIONS), ("device", DEVICES)):
+            if getattr(self, name) not in valid:
+                raise ConfigError(f"{name} must be one of {', '.join(valid)}, got {getattr(self, name)!r}")
         try:
             if self.searches:
                 self.filter_settings()

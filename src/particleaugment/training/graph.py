@@ -66,7 +66,9 @@ class GraphTrainee:
         compiled: bool = True,
         say: Callable[[str], None] = print,
     ):
-        self.model, self.optimizer, self.scaler = model, optimizer, None
+        self.model, self.optimizer = model, optimizer
+        self.scaler: torch.amp.GradScaler | None = None
+        self.batches_done = 0
         self.images, self.labels, self.batch_size = images, labels, batch_size
         self.autocast, self.say = autocast, say
         device, height, width = images.device, images.shape[-2], images.shape[-1]
@@ -87,44 +89,48 @@ class GraphTrainee:
         self._captured_policy: tuple[int, ...] | None = None
         self._capture_failed = False
 
+    def aside(self) -> AbstractContextManager[None]:
+        """Nothing is ever put aside here: every step is whole."""
+        return nullcontext()
+
     def train(
         self,
         policy: Policy,
         ids: Tensor,
         epoch_key: int,
         *,
-        start: int = 0,
-        progress: Progress = lambda phase, done, total: None,
+        progress: Progress,
         phase: str = "train",
+        start: int = 0,
+        loss_sum: float = 0.0,
     ) -> float:
-        """Train on some samples in order, from batch ``start`` on, and return the sum of their losses.
-
-        A stop raised by ``progress`` carries on after the batches already under way; what they added is in
-        :attr:`partial_loss_sum`.
-        """
+        """Train on samples in the order given; see :class:`particleaugment.probe.Trainee`."""
         self._set_training_policy(policy)
         self._training.set_epoch(epoch_key)
         self._order[: len(ids)].copy_(ids)
         self._position.fill_(start * self.batch_size)
-        self._loss_sum.zero_()
+        self._loss_sum.fill_(loss_sum)
+        self.batches_done = start
         whole, rest = divmod(len(ids), self.batch_size)
         total = whole + (rest > 0)
         replay = self._step_function() if whole > start else None
         for number in range(start, whole):
             assert replay is not None
             replay()
+            self.batches_done = number + 1
             if (number + 1) % _QUEUE == 0:
                 torch.cuda.current_stream().synchronize()
             progress(phase, number + 1, total)
         if rest and start <= whole:
             tail = self._order[whole * self.batch_size : len(ids)]
             self._step(tail, self.model)
+            self.batches_done = total
             progress(phase, total, total)
-        return self.partial_loss_sum
+        return self.loss_sum
 
     @property
-    def partial_loss_sum(self) -> float:
-        """Sum of the losses of the samples trained on since ``train`` was called; waits for the device."""
+    def loss_sum(self) -> float:
+        """Sum of the losses of the samples trained on; waits for the device."""
         value = float(self._loss_sum)
         if value != value or value in (float("inf"), -float("inf")):
             raise NonFiniteLoss(f"the training loss is {value}")

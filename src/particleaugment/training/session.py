@@ -2,38 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
-from torch.nn import functional
 
-from particleaugment.augment import Augment
-from particleaugment.data import epoch_permutation, load_data
-from particleaugment.data.split import disjoint_stratified_subsets
-from particleaugment.models import build_model
-from particleaugment.policies.base import Policy, document
-from particleaugment.probe import Learner, NonFiniteLoss, Samples
+from particleaugment.data import disjoint_stratified_subsets, epoch_permutation
+from particleaugment.policies import Policy, Schedule
+from particleaugment.policies.base import document
+from particleaugment.probe import NonFiniteLoss
 from particleaugment.search import ParticleAugment
 from particleaugment.snapshot import Snapshot
+from particleaugment.training.build import always_on, build
 from particleaugment.training.checkpoint import find_checkpoints, load_latest, save_checkpoint, write_atomically
 from particleaugment.training.config import Config, ConfigError
 from particleaugment.training.display import Display
+from particleaugment.training.graph import GraphTrainee
 from particleaugment.training.run import RunError, RunFolder
 from particleaugment.training.stop import Stop
-from particleaugment.transforms import HorizontalFlip, Normalize, PadCrop, RandomErasing, Transform
 
-__all__ = ["Position", "Session", "learning_rate", "resolve_precision"]
+__all__ = ["Position", "Session", "learning_rate"]
 
 TRAIN, EVALUATE, FILTER = "train", "evaluate", "filter"
-_EVALUATION_BATCH = 1000
 
 
 @dataclass
@@ -60,13 +58,6 @@ def learning_rate(config: Config, epoch: int) -> float:
     return 0.5 * config.learning_rate * (1 + math.cos(math.pi * (epoch - 1) / config.epochs))
 
 
-def resolve_precision(precision: str) -> str:
-    """Return the precision that ``auto`` means on this machine."""
-    if precision != "auto":
-        return precision
-    return "bf16" if torch.cpu._is_avx512_bf16_supported() or torch.cuda.is_available() else "fp32"
-
-
 class Session:
     """The state of a run in memory; everything random in it is a function of (seed, epoch, sample id).
 
@@ -81,45 +72,20 @@ class Session:
         config = run.config
         self.run, self.config, self.display, self.stop = run, config, display, stop
         self.checkpoint_seconds = checkpoint_seconds
-        self.data = load_data(config.data)
-        self.samples = Samples((self.data.train_images, self.data.train_labels))
-        model = build_model(config.model, self.data.num_classes, config.seed)
-        self.model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.optimizer = torch.optim.SGD(
-            self.model.parameters(),
-            lr=config.learning_rate,
-            momentum=config.momentum,
-            weight_decay=config.weight_decay,
-            nesterov=config.nesterov,
-        )
-        normalize = Normalize(self.data.mean, self.data.std)
-        self.learner = Learner(
-            self.model,
-            self.optimizer,
-            _cross_entropy,
-            lambda images: normalize.run(images).contiguous(memory_format=torch.channels_last),
-            _autocast(config.precision),
-        )
-        before: list[Transform] = [PadCrop(config.crop)] if config.crop else []
-        before += [HorizontalFlip(config.flip)] if config.flip else []
-        after: list[Transform] = [RandomErasing(config.erase)] if config.erase else []
+        parts = build(config, display.say, display.quiet)
+        self.data, self.samples, self.chosen = parts.data, parts.samples, parts.chosen
+        self.model, self.optimizer, self.trainee = parts.model, parts.optimizer, parts.trainee
         self.search: ParticleAugment | None = None
-        self._fixed: Augment | None = None
+        self._fixed: Policy | None = None
         if config.searches:
             settings = {name: getattr(config, name) for name in config.filter_settings().__dataclass_fields__}
+            before, after = always_on(config)
             self.search = ParticleAugment(
                 **settings, seed=config.seed, before=before, after=after, resample=config.resample, fill=config.fill
             )
             self._check_subsets()
         else:
-            self._fixed = Augment(
-                config.fixed_policy(),
-                config.seed,
-                before=before,
-                after=after,
-                resample=config.resample,
-                fill=config.fill,
-            )
+            self._fixed = config.fixed_policy()
         self.position = Position()
         self.resumes = 0
         self._seconds: dict[str, float] = {}
@@ -139,20 +105,25 @@ class Session:
         if self.position.phase != TRAIN:
             return
         epoch = self.position.epoch
-        self._set_epoch(epoch)
         self._set_learning_rate(learning_rate(self.config, epoch))
         self.model.train()
-        batches = epoch_permutation(len(self.samples), self.config.seed, epoch).split(self.config.batch_size)
+        order = epoch_permutation(len(self.samples), self.config.seed, epoch)
         with self._timed("train"):
-            for ids in batches[self.position.batch :]:
-                images, labels = self.samples.gather(ids)
-                try:
-                    loss = self.learner.train_batch(self._augment(images, ids), labels)
-                except NonFiniteLoss as error:
-                    raise RunError(self._divergence(error)) from None
-                self.position.loss_sum += float(loss) * len(ids)
-                self.position.batch += 1
-                self._progress("train", self.position.batch, len(batches))
+            try:
+                self.trainee.train(
+                    self.policy_of(epoch),
+                    order,
+                    epoch,
+                    progress=self._progress,
+                    start=self.position.batch,
+                    loss_sum=self.position.loss_sum,
+                )
+            except NonFiniteLoss as error:
+                raise RunError(self._divergence(error)) from None
+            finally:
+                self.position.batch = self.trainee.batches_done
+                with contextlib.suppress(NonFiniteLoss):
+                    self.position.loss_sum = self.trainee.loss_sum
         self.position.phase = EVALUATE
 
     def evaluate(self) -> None:
@@ -160,7 +131,9 @@ class Session:
         if self.position.phase != EVALUATE:
             return
         with self._timed("evaluate"):
-            test_loss, accuracy = self._test()
+            self.model.eval()
+            test_loss, accuracy = self.trainee.evaluate(self.data.test_images, self.data.test_labels)
+            self.stop.check()
         epoch = self.position.epoch
         record = {
             "kind": "epoch",
@@ -186,8 +159,8 @@ class Session:
             return
         # The clone trains at the learning rate that the network will use next.
         self._set_learning_rate(learning_rate(self.config, self.position.epoch + 1))
-        self._set_epoch(self.position.epoch)
-        record = self.search.step_with(self.learner, self.samples, self.config.batch_size, self._progress)
+        self.search.set_epoch(self.position.epoch)
+        record = self.search.step_with(self.trainee, self.samples.labels, self._progress)
         if record is None:
             return
         fields = asdict(record)
@@ -258,26 +231,37 @@ class Session:
         if self.search is not None:
             return self.search.schedule(self.config.epochs)
         assert self._fixed is not None
-        return self._fixed.policy
+        return self._fixed
+
+    def policy_of(self, epoch: int) -> Policy:
+        """Return the policy that an epoch trains under."""
+        if self.search is not None:
+            return self.search.policy
+        assert self._fixed is not None
+        return self._fixed.at(epoch) if isinstance(self._fixed, Schedule) else self._fixed
 
     def estimate_seconds(self) -> float:
         """Time a few batches, in place and undone, and return what the rest of the run should take."""
-        config = self.config
-        ids = torch.arange(min(config.batch_size, len(self.samples)))
-        images, labels = self.samples.gather(ids)
+        config, trainee, total = self.config, self.trainee, len(self.samples)
+        batches = 20 if isinstance(trainee, GraphTrainee) else 1
+        ids = torch.arange(min(batches * config.batch_size, total))
+        part = min(len(self.data.test_labels), len(ids))
         with Snapshot().of(self.model, self.optimizer):
             self.model.train()
             self._set_learning_rate(0.0)
+            policy = self.policy_of(1)
             try:
-                train = _fastest(lambda: self.learner.train_batch(self._augment(images, ids), labels))
+                train = _fastest(lambda: trainee.train(policy, ids, 0, progress=lambda phase, done, total: None))
             except NonFiniteLoss as error:
                 raise RunError(self._divergence(error)) from None
+            finally:
+                trainee.batches_done = 0
             self.model.eval()
-            forward = _fastest(lambda: self.learner.losses(images, labels))
-        per_train, per_forward = train / len(ids), forward / len(ids)
-        epoch = len(self.samples) * per_train + len(self.data.test_labels) * per_forward
+            images, labels = self.data.test_images[:part], self.data.test_labels[:part]
+            forward = _fastest(lambda: trainee.evaluate(images, labels))
+        per_train, per_forward = train / len(ids), forward / part
+        epoch = total * per_train + len(self.data.test_labels) * per_forward
         if self.search is not None:
-            total = len(self.samples)
             clone, measured = (
                 size if isinstance(size, int) else int(size * total)
                 for size in (config.clone_size, config.measure_size)
@@ -289,34 +273,12 @@ class Session:
 
     # Helpers.
 
-    def _augment(self, images: Tensor, ids: Tensor) -> Tensor:
-        if self.search is not None:
-            return self.search.augment(images, ids)
-        assert self._fixed is not None
-        return self._fixed(images, ids)  # type: ignore[no-any-return]
-
-    def _set_epoch(self, epoch: int) -> None:
-        if self.search is not None:
-            self.search.set_epoch(epoch)
-        elif self._fixed is not None:
-            self._fixed.set_epoch(epoch)
-
     def _set_learning_rate(self, rate: float) -> None:
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
-
-    def _test(self) -> tuple[float, float]:
-        self.model.eval()
-        images, labels = self.data.test_images, self.data.test_labels
-        loss_sum, right = 0.0, 0
-        with torch.no_grad():
-            for picture, label in zip(images.split(_EVALUATION_BATCH), labels.split(_EVALUATION_BATCH)):
-                with self.learner.autocast():
-                    logits = self.model(self.learner.preprocess(picture)).float()
-                loss_sum += float(_cross_entropy(logits, label).double().sum())
-                right += int((logits.argmax(1) == label).sum())
-        self.stop.check()
-        return loss_sum / len(labels), 100.0 * right / len(labels)
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)  # a captured graph reads this tensor
+            else:
+                group["lr"] = rate
 
     def _progress(self, phase: str, done: int, total: int) -> None:
         self.display.phase(phase, done, total)
@@ -362,16 +324,6 @@ def _weights_file(weights: dict[str, Tensor], metadata: dict[str, str]) -> bytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text + content[start:]
-
-
-def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    return functional.cross_entropy(logits, targets, reduction="none")
-
-
-def _autocast(precision: str) -> Callable[[], AbstractContextManager[Any]]:
-    if precision == "bf16":
-        return lambda: torch.autocast("cpu", torch.bfloat16)
-    return nullcontext
 
 
 def _fastest(work: Callable[[], object], repeats: int = 3) -> float:

@@ -1,0 +1,185 @@
+"""From a configuration to the parts of a run: device, precision, network, optimizer, and how it is trained."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from particleaugment.augment import Augment
+from particleaugment.data import ImageData, load_data
+from particleaugment.executors import choose_executor
+from particleaugment.models import build_model
+from particleaugment.policies import Identity
+from particleaugment.probe import EagerTrainee, Learner, Samples
+from particleaugment.program import resample_code
+from particleaugment.training.config import Config, ConfigError
+from particleaugment.training.graph import GraphTrainee
+from particleaugment.transforms import HorizontalFlip, Normalize, PadCrop, RandomErasing, Transform
+
+__all__ = ["Parts", "always_on", "build", "resolve"]
+
+
+def resolve(config: Config) -> Config:
+    """Return the configuration with what ``auto`` means on this machine."""
+    device = config.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    precision = config.precision
+    if precision == "auto":
+        fast_bfloat16 = device == "cuda" or torch.cpu._is_avx512_bf16_supported()
+        precision = "bf16" if fast_bfloat16 else "fp32"
+    return replace(config, device=device, precision=precision)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a session works with.
+
+    Attributes:
+        data: The data set, on the CPU or resident on the device.
+        samples: Its training part.
+        model: The network.
+        optimizer: Its optimizer.
+        trainee: How the network is trained and measured.
+        chosen: What was chosen for this machine and why, in a sentence.
+    """
+
+    data: ImageData
+    samples: Samples
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    trainee: EagerTrainee | GraphTrainee
+    chosen: str
+
+
+def always_on(config: Config) -> tuple[list[Transform], list[Transform]]:
+    """Return the transforms before and after the policy."""
+    before: list[Transform] = [PadCrop(config.crop)] if config.crop else []
+    before += [HorizontalFlip(config.flip)] if config.flip else []
+    return before, [RandomErasing(config.erase)] if config.erase else []
+
+
+def build(config: Config, say: Callable[[str], None], quiet: bool = False) -> Parts:
+    """Build the parts of a run."""
+    config = resolve(config)
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device=cuda was asked for, but torch sees no CUDA device here; set device=cpu")
+    device = torch.device(config.device)
+    data = load_data(
+        config.data,
+        config.data_dir or None,
+        image_size=config.image_size or None,
+        validation=config.validation,
+        quiet=quiet,
+    )
+    _set_arithmetic(config)
+    model = build_model(config.model, data.num_classes, config.seed)
+    model = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    optimizer = _optimizer(config, model)
+    resident = device.type == "cuda" and _fits(data, device)
+    if resident:
+        data = replace(
+            data,
+            train_images=data.train_images.to(device),
+            train_labels=data.train_labels.to(device),
+            test_images=data.test_images.to(device),
+            test_labels=data.test_labels.to(device),
+        )
+    samples = Samples((data.train_images, data.train_labels))
+    executor = choose_executor("auto", device)
+    if resident and executor == "fused":
+        trainee: EagerTrainee | GraphTrainee = _graph_trainee(config, model, optimizer, data, say)
+        chosen = "data resident on the GPU, fused executor, whole steps in a CUDA graph"
+    else:
+        trainee = _eager_trainee(config, model, optimizer, data, samples)
+        where = "" if device.type == "cpu" else ", too little GPU memory to hold the data" if not resident else ""
+        chosen = f"{executor} executor, step by step{where}"
+    return Parts(data, samples, model, optimizer, trainee, f"{chosen}, {config.precision}")
+
+
+def _set_arithmetic(config: Config) -> None:
+    if config.device != "cuda":
+        return
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.precision != "fp32"
+    torch.backends.cudnn.benchmark = not config.deterministic
+    torch.use_deterministic_algorithms(config.deterministic, warn_only=True)
+    logging.getLogger("torch._inductor").setLevel(logging.ERROR)
+
+
+def _optimizer(config: Config, model: nn.Module) -> torch.optim.SGD:
+    on_cuda = config.device == "cuda"
+    rate = torch.tensor(config.learning_rate, device="cuda") if on_cuda else config.learning_rate
+    optimizer = torch.optim.SGD(
+        model.parameters(),
+        lr=rate,
+        momentum=config.momentum,
+        weight_decay=config.weight_decay,
+        nesterov=config.nesterov,
+        fused=True if on_cuda else None,
+    )
+    if on_cuda and config.momentum:
+        # A captured step needs its state from the start; a zero momentum makes the first step what it would be anyway.
+        for parameter in model.parameters():
+            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+    return optimizer
+
+
+def _graph_trainee(
+    config: Config, model: nn.Module, optimizer: torch.optim.Optimizer, data: ImageData, say: Callable[[str], None]
+) -> GraphTrainee:
+    before, after = always_on(config)
+    dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
+    return GraphTrainee(
+        model,
+        optimizer,
+        data.train_images,
+        data.train_labels,
+        Normalize(data.mean, data.std, dtype),
+        seed=config.seed,
+        batch_size=config.batch_size,
+        before=before,
+        after=after,
+        resample=resample_code(config.resample),
+        fill=config.fill,
+        autocast=_autocast(config),
+        compiled=config.compile,
+        say=say,
+    )
+
+
+def _eager_trainee(
+    config: Config, model: nn.Module, optimizer: torch.optim.Optimizer, data: ImageData, samples: Samples
+) -> EagerTrainee:
+    before, after = always_on(config)
+    normalize = Normalize(data.mean, data.std)
+    learner = Learner(
+        model,
+        optimizer,
+        _cross_entropy,
+        lambda images: normalize.run(images).contiguous(memory_format=torch.channels_last),
+        _autocast(config),
+    )
+    augment = Augment(Identity(), config.seed, before=before, after=after, resample=config.resample, fill=config.fill)
+    return EagerTrainee(learner, samples, augment, config.batch_size)
+
+
+def _fits(data: ImageData, device: torch.device) -> bool:
+    free, _ = torch.cuda.mem_get_info(device)
+    return data.train_images.numel() + data.test_images.numel() < free // 2
+
+
+def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    return functional.cross_entropy(logits, targets, reduction="none")
+
+
+def _autocast(config: Config) -> Callable[[], AbstractContextManager[Any]]:
+    if config.precision == "bf16":
+        return lambda: torch.autocast(config.device, torch.bfloat16)
+    return nullcontext
