@@ -876,7 +876,9 @@ def test_what_a_run_prints(tiny, tmp_path):
     assert outcome.stderr == ""
     lines = outcome.stdout.splitlines()
     assert re.fullmatch(
-        r"digits: wrn-10-1 on digits, 3 epochs, fp32, policy particles; about \d+\.\d minutes", lines[0]
+        r"digits: wrn-10-1 on digits, 3 epochs, policy particles; \w+ executor, step by step, fp32; "
+        r"about \d+\.\d minutes",
+        lines[0],
     )
     for number, line in enumerate(lines[1:4], start=1):
         assert re.match(
