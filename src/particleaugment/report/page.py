@@ -152,7 +152,9 @@ def _pictures(run: RunHistory) -> list[str]:
     from particleaugment.data import load_data
 
     try:
-        images = load_data(run.config.data).train_images[:12]
+        config = run.config
+        data = load_data(config.data, config.data_dir or None, image_size=config.image_size or None, quiet=True)
+        images = data.train_images[:12]
     except (OSError, ValueError):
         return []
     moments = _moments(run)

@@ -216,6 +216,9 @@ class Session:
         self.run.truncate_metrics(self.position.metrics_bytes)
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"] = group["lr"].to(self.data.train_images.device)
         if self.search is not None:
             self.search.load_state_dict(state["search"])
         self.resumes = state["resumes"] + 1
