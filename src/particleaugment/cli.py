@@ -131,6 +131,23 @@ def data(
             print(f"{name} is in {folder}")
 
 
+@app.command("list")
+def list_all() -> None:
+    """List recipes, policies and models, one line each."""
+    from particleaugment.models import MODELS
+    from particleaugment.policies.parse import SHORT_STRINGS
+    from particleaugment.recipes import RECIPES
+
+    print("Recipes (particleaugment train NAME)")
+    for name, recipe in RECIPES.items():
+        print(f"  {name:<20} {(recipe.__doc__ or '').strip().splitlines()[0]}")
+    print("Policies (--set policy=NAME; 'particles' learns one)")
+    for name, meaning in SHORT_STRINGS.items():
+        print(f"  {name:<20} {meaning}")
+    print("Models (--set model=NAME)")
+    print(f"  {', '.join(MODELS)}")
+
+
 @app.command()
 def version() -> None:
     """Print the version."""

@@ -12,7 +12,7 @@ from particleaugment.policies.rand import Identity, RandAugment
 from particleaugment.policies.subpolicies import SubPolicies
 from particleaugment.policies.trivial import TrivialAugment
 
-__all__ = ["TIMM_OPS", "parse"]
+__all__ = ["SHORT_STRINGS", "TIMM_OPS", "parse"]
 
 TIMM_OPS: tuple[str, ...] = (
     ("AutoContrast", "Equalize", "Invert", "Rotate", "Posterize", "Solarize", "SolarizeAdd", "Color", "Contrast")
@@ -33,6 +33,20 @@ _EXAMPLES = (
     "rand-m9-n3-mstd0.5-inc1, original, v0 (as in timm), randaugment-n3-m4, trivial, trivial-standard, "
     "autoaugment-cifar10, none"
 )
+
+
+SHORT_STRINGS: dict[str, str] = {
+    "particles": "learned while training, by the particle filter (training runs only)",
+    "schedule:FILE": "the policies of a recorded run, replayed (training runs only)",
+    "none": "nothing but the always-on transforms",
+    "trivial": "TrivialAugment, wide space",
+    "trivial-standard": "TrivialAugment, standard space",
+    "randaugment-n3-m4": "RandAugment on the paper's ops: n ops at level m, optionally -p0.5",
+    "autoaugment-cifar10": "AutoAugment as published for CIFAR-10; also -imagenet, -svhn",
+    "rand-m9-n3-inc1": "timm's RandAugment strings, with mstd, mmax, p and tweights",
+    "original": "timm's AutoAugment strings; also originalr, v0, v0r, each with -mstd0.5",
+}
+"""The strings that a run's ``policy`` setting takes, with what they mean."""
 
 
 def parse(text: str) -> Policy:
