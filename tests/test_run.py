@@ -23,7 +23,7 @@ import particleaugment as pa
 from particleaugment.cli import app
 from particleaugment.data import epoch_permutation, load_digits
 from particleaugment.models import build_model
-from particleaugment.probe import Learner
+from particleaugment.probe import Learner, NonFiniteLoss
 from particleaugment.recipes import get_recipe
 from particleaugment.report.summary import filter_health, leading_ops, phase_seconds, print_summary
 from particleaugment.search import filter_step
@@ -820,11 +820,31 @@ def test_divergence_is_reported_with_what_to_do(tiny, tmp_path):
     outcome = command("train", *settings, "--out", path, "--quiet")
     assert outcome.exit_code == 1
     assert re.search(
-        r"the training loss is (nan|inf) in epoch 1, batch \d: the update was not made, "
-        "and there is no checkpoint yet; try a lower learning_rate",
+        "the training loss is (nan|inf) in epoch 1, batch 2: this is not saved, and there is no checkpoint yet; "
+        "try a lower learning_rate",
         outcome.stderr,
     )
     assert not (path / "model.safetensors").exists()
+
+
+class NoticesLate:
+    """A trainee that finds out about its losses when they are asked for, as one that runs ahead on a device does."""
+
+    def __init__(self, trainee):
+        self.trainee = trainee
+
+    def __getattr__(self, name):
+        if name == "loss_sum":
+            raise NonFiniteLoss("the training loss is nan")
+        return getattr(self.trainee, name)
+
+
+def test_a_stop_does_not_save_a_network_that_has_diverged(tiny, tmp_path):
+    session = session_of(tmp_path / "run", stop=StopAfter(2))
+    session.trainee = NoticesLate(session.trainee)
+    with pytest.raises(RunError, match="the training loss is nan in epoch 1, batch 3: this is not saved"):
+        loop.train(session)
+    assert find_checkpoints(tmp_path / "run") == []
 
 
 def test_signals_are_noted_and_handlers_come_back():

@@ -61,8 +61,8 @@ class ImageList:
 
     def name(self, index: int) -> str:
         """Return the path of an image, relative to the root."""
-        start = int(self.ends[index - 1]) if index else 0
-        return os.fsdecode(self.names[start : int(self.ends[index])].numpy().tobytes())
+        names, ends = self.names.numpy(), self.ends.numpy()
+        return os.fsdecode(names[ends[index - 1] if index else 0 : ends[index]].tobytes())
 
     def path(self, index: int) -> str:
         """Return the path of an image."""

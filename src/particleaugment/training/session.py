@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import time
@@ -121,9 +120,7 @@ class Session:
             except NonFiniteLoss as error:
                 raise RunError(self._divergence(error)) from None
             finally:
-                self.position.batch = self.trainee.batches_done
-                with contextlib.suppress(NonFiniteLoss):
-                    self.position.loss_sum = self.trainee.loss_sum
+                self._note_batches()
         self.position.phase = EVALUATE
 
     def evaluate(self) -> None:
@@ -287,6 +284,14 @@ class Session:
         self.display.phase(phase, done, total)
         self.stop.check()
 
+    def _note_batches(self) -> None:
+        """Note how far training has come; a network that has diverged must not reach a checkpoint, stop or no stop."""
+        self.position.batch = self.trainee.batches_done
+        try:
+            self.position.loss_sum = self.trainee.loss_sum
+        except NonFiniteLoss as error:
+            raise RunError(self._divergence(error)) from None
+
     def _write(self, record: dict[str, Any]) -> None:
         seconds: dict[str, Any] = {name: round(value, 4) for name, value in self._seconds.items()}
         seconds["resumes"] = self.resumes
@@ -304,8 +309,8 @@ class Session:
     def _divergence(self, error: NonFiniteLoss) -> str:
         kept = find_checkpoints(self.run.path)
         advice = f"the last good checkpoint is {kept[-1]}" if kept else "there is no checkpoint yet"
-        where = f"epoch {self.position.epoch}, batch {self.position.batch + 1}"
-        return f"{error} in {where}: the update was not made, and {advice}; try a lower learning_rate"
+        where = f"epoch {self.position.epoch}, batch {self.trainee.batches_done + 1}"
+        return f"{error} in {where}: this is not saved, and {advice}; try a lower learning_rate"
 
 
 class _Timer(AbstractContextManager[None]):
