@@ -76,7 +76,7 @@ def pointwise_table(op: Tensor, arg: Tensor) -> Tensor:
     """
     value = torch.arange(256, device=op.device, dtype=torch.int16)
     op, arg = op.unsqueeze(-1), arg.unsqueeze(-1)
-    whole = arg.trunc().to(torch.int16)
+    whole = arg.to(torch.int16)
     inverted = 255 - value
     # For whole numbers, value < arg just when value < ceil(arg).
     solarized = torch.where(value < arg.ceil().to(torch.int16), value, inverted)

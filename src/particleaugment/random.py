@@ -58,7 +58,9 @@ _ROUNDS = 10
 MAX_SLOTS = 1 << 24
 
 
-def philox4x32(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+def philox4x32(
+    counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[int | Tensor, int | Tensor]
+) -> tuple[Tensor, ...]:
     """Return the four output words of Philox4x32-10; every word is an int64 tensor holding an unsigned 32-bit value.
 
     >>> zero = torch.zeros((), dtype=torch.int64)
@@ -97,7 +99,10 @@ def uniforms(seed: int | Tensor, epoch: int | Tensor, ids: Tensor, slots: Mappin
             raise ValueError(f"a stream holds 0 to {MAX_SLOTS} slots, got {count} for {stream.name.lower()}")
     last_word = _last_words(tuple(blocks.items()), ids.device)
     column = ids.unsqueeze(-1)
-    seed_word = _word("seed", seed, ids.device, 63)
+    # A seed given as a number keeps the key schedule out of tensor arithmetic.
+    seed_word: int | Tensor = _checked_number("seed", seed, 63) if not isinstance(seed, Tensor) else seed
+    if isinstance(seed_word, Tensor):
+        seed_word = _word("seed", seed_word, ids.device, 63)
     epoch_word = _word("epoch", epoch, ids.device, 32)
     words = philox4x32(
         (column & _MASK, column >> 32, epoch_word, last_word), (seed_word & _MASK, (seed_word >> 32) & _MASK)
@@ -138,11 +143,15 @@ def _word(name: str, value: int | Tensor, device: torch.device, bits: int) -> Te
                 f"{name} must be an int or a 0-d int64 tensor, got {value.dtype} of shape {tuple(value.shape)}"
             )
         return value.to(device)
+    return torch.full((), _checked_number(name, value, bits), dtype=torch.int64, device=device)
+
+
+def _checked_number(name: str, value: int, bits: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an int or a 0-d int64 tensor, got {type(value).__name__}")
     if not 0 <= value < 1 << bits:
         raise ValueError(f"{name} must lie in 0..2^{bits}-1, got {value}")
-    return torch.full((), value, dtype=torch.int64, device=device)
+    return value
 
 
 def log(x: Tensor) -> Tensor:

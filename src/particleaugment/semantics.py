@@ -93,12 +93,16 @@ class Semantics:
             size: Height and width of the images.
         """
         columns = _columns(self, op_names, size, choice.device)
-        top, scale, base, divisor, low, high, signed, truncate, rounded = columns[:, choice].unbind()
+        chosen = columns.gather(1, choice.reshape(1, -1).expand(len(columns), -1)).view(-1, *choice.shape)
+        top, scale, base, divisor, low, high, signed, truncate, rounded = chosen.unbind()
         scaled = levels / top  # a tensor: CUDA multiplies by the reciprocal of a plain number
         scaled = scaled * scale
         # level / top is rounded, so a product that should be whole may fall short of it by an ulp.
         nudged = scaled + torch.sign(scaled) * 1e-9
-        scaled = torch.where(truncate > 0, nudged.trunc(), torch.where(rounded > 0, scaled.round(), scaled))
+        # Truncation through integers: on a CPU torch.trunc goes to MKL, which wakes threads even for a few numbers, and
+        # they then spin for milliseconds on the cores that the executor's own threads need.
+        truncated = nudged.to(torch.int64).to(torch.float64)
+        scaled = torch.where(truncate > 0, truncated, torch.where(rounded > 0, scaled.round(), scaled))
         scaled = scaled / divisor
         scaled = torch.where(signed > 0, scaled * signs, scaled)
         return (base + scaled).clamp(min=low, max=high)

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from particleaugment.coefficients import affine, blend_factor, pointwise_table
 from particleaugment.ops import TABLE, Kind
 from particleaugment.program import UNSET, Program
 
-_IS_POINTWISE = torch.tensor([op.kind is Kind.POINTWISE for op in TABLE])
-_IS_GEOMETRIC = torch.tensor([op.kind is Kind.GEOMETRIC for op in TABLE])
+Array = NDArray[Any]
+
+_IS_POINTWISE = np.array([op.kind is Kind.POINTWISE for op in TABLE])
+_IS_GEOMETRIC = np.array([op.kind is Kind.GEOMETRIC for op in TABLE])
 
 
 @cache
@@ -32,33 +36,69 @@ def unavailable_reason() -> str:
 def run(images: Tensor, program: Program, resample: int, fill: tuple[int, ...]) -> Tensor:
     """Run a program on CPU images, uint8 ``[B, 3 or 1, H, W]``, with torch's number of threads."""
     images = images.contiguous()
-    op, arg = program.op, program.arg
-    codes = program.resample_or_unset()
-    codes = torch.where(codes == UNSET, torch.full_like(codes, resample), codes)
-    table_row, chosen = _rows(_IS_POINTWISE[op])
-    tables = pointwise_table(op[chosen], arg[chosen])
-    affine_row, chosen = _rows(_IS_GEOMETRIC[op])
-    matrices, turns = affine(op[chosen], arg[chosen], *images.shape[-2:])
+    op, arg = program.op.numpy(), program.arg.numpy()
+    codes = np.full_like(op, resample)
+    if program.resample is not None:
+        given = program.resample.numpy()
+        codes = np.where(given == UNSET, codes, given)
+    table_row, tables = _tables(op, arg)
+    affine_row, matrices, turns = _matrices(op, arg, images.shape[-2], images.shape[-1])
     output = torch.empty_like(images)
-    arguments = [
-        tensor.contiguous().numpy()
-        for tensor in (images, op, blend_factor(arg), table_row, tables, affine_row, matrices, turns, codes)
-    ]
+    factor = blend_factor(program.arg).numpy()
+    inputs = (images.numpy(), op, factor, table_row, tables, affine_row, matrices, turns, codes)
+    arguments: list[Any] = [np.ascontiguousarray(array) for array in inputs]
     arguments += [np.array(fill, np.uint8), output.numpy()]
-    run_images = _kernels().run_images
+    run_part = partial(_kernels().run_images, *arguments)
     parts = max(1, min(torch.get_num_threads(), len(images)))
     bounds = [len(images) * part // parts for part in range(parts + 1)]
-    if parts == 1:
-        run_images(*arguments, 0, len(images))
-    else:
-        pool = _pool(parts, os.getpid())
-        list(pool.map(lambda k: run_images(*arguments, bounds[k], bounds[k + 1]), range(parts)))
+    # This thread does the first part itself: one thread fewer to wake, and the scheduler need not find it a core.
+    pool = _pool(parts, os.getpid()) if parts > 1 else None
+    others = [pool.submit(run_part, bounds[k], bounds[k + 1]) for k in range(1, parts)] if pool else []
+    run_part(bounds[0], bounds[1])
+    for other in others:
+        other.result()
     return output
 
 
-def _rows(chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """Number the chosen slots; the tables of coefficients have one row for each."""
-    return (chosen.flatten().cumsum(0) - 1).view_as(chosen), chosen
+def _tables(op: Array, arg: Array) -> tuple[Array, Array]:
+    """The tables of the pointwise ops, one per distinct pair of op and argument, and each slot's row in them."""
+    row, pairs = _distinct(op, arg, _IS_POINTWISE)
+    return row, _tables_of(pairs.tobytes())
+
+
+@lru_cache(maxsize=64)
+def _tables_of(pairs: bytes) -> Array:
+    return pointwise_table(*_ops_and_arguments(pairs)).numpy()
+
+
+def _matrices(op: Array, arg: Array, height: int, width: int) -> tuple[Array, Array, Array]:
+    """The affine coefficients of the geometric ops, likewise."""
+    row, pairs = _distinct(op, arg, _IS_GEOMETRIC)
+    return row, *_matrices_of(pairs.tobytes(), height, width)
+
+
+@lru_cache(maxsize=64)
+def _matrices_of(pairs: bytes, height: int, width: int) -> tuple[Array, Array]:
+    matrices, turns = affine(*_ops_and_arguments(pairs), height, width)
+    return matrices.numpy(), turns.numpy()
+
+
+def _ops_and_arguments(pairs: bytes) -> tuple[Tensor, Tensor]:
+    values = torch.from_numpy(np.frombuffer(pairs, np.complex128).copy())
+    return values.imag.to(torch.int64), values.real.contiguous()
+
+
+def _distinct(op: Array, arg: Array, of_kind: Array) -> tuple[Array, Array]:
+    """Number the distinct pairs of op and argument among the ops of a kind; a pair is argument + i · op.
+
+    A policy with a fixed level has few of them, and the same in every batch. This is NumPy, since on larger tensors
+    torch would wake its own threads, and those spin for a while on the cores that the compiled loops need.
+    """
+    chosen = of_kind[op]
+    distinct, inverse = np.unique(arg[chosen] + 1j * op[chosen], return_inverse=True)
+    row = np.zeros_like(op)
+    row[chosen] = inverse.reshape(-1)
+    return row, distinct
 
 
 @lru_cache(maxsize=4)

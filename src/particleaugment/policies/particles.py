@@ -96,8 +96,8 @@ class ParticlePolicy(Policy):
         """Draw the programs of some samples; see :meth:`Policy.sample`."""
         draws = self._draws(ids, epoch, seed)
         particles, edges = self._constants(ids.device)
-        drawn = torch.searchsorted(edges, draws[Stream.PARTICLE].contiguous(), right=True).squeeze(-1)
-        return self._program(draws, particles[drawn], size)
+        drawn = (draws[Stream.PARTICLE] >= edges).sum(-1)
+        return self._program(draws, particles.index_select(0, drawn), size)
 
     def sample_particle(
         self,
@@ -117,7 +117,7 @@ class ParticlePolicy(Policy):
             size: See :meth:`sample`.
         """
         particles, _ = self._constants(ids.device)
-        return self._program(self._draws(ids, epoch, seed), particles[particle], size)
+        return self._program(self._draws(ids, epoch, seed), particles.index_select(0, particle.to(ids.device)), size)
 
     def _draws(self, ids: Tensor, epoch: int | Tensor, seed: int | Tensor) -> Draws:
         n = len(self.ops)

@@ -97,10 +97,10 @@ class SubPolicies(Policy):
         )
         tables = _tables(self.sub_policies, ids.device)
         drawn = draws.choice(Stream.OP, len(self.sub_policies)).squeeze(-1)
-        choice = tables.choice[drawn]
-        levels = draws.levels(tables.level[drawn], self.m_std, mapping.top)
+        choice = tables.choice.index_select(0, drawn)
+        levels = draws.levels(tables.level.index_select(0, drawn), self.m_std, mapping.top)
         arg = mapping.arguments(tables.names, choice, levels, draws.signs(), checked_size(size))
-        applied = draws[Stream.GATE] < tables.probability[drawn]
+        applied = draws[Stream.GATE] < tables.probability.index_select(0, drawn)
         op = torch.where(applied, _indices(tables.names, ids.device)[choice], 0)
         return Program.trusted(op, torch.where(applied, arg, 0.0), draws.resample())
 
