@@ -10,7 +10,11 @@ called just as timm's op functions call it, and the result says so.
 from __future__ import annotations
 
 import argparse
+import os
 import random
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -121,12 +125,29 @@ def measure(size: int, batch: int, repeats: int, seed: int) -> dict[str, Any]:
     return rows
 
 
+def compilation_seconds() -> float:
+    """Return how long the very first call takes on a machine, with nothing compiled yet."""
+    script = (
+        "import time, torch, particleaugment as pa; x = torch.zeros(1, 3, 8, 8, dtype=torch.uint8);"
+        "p = pa.Program.from_ops([['Invert']]); t = time.perf_counter(); pa.apply(x, p);"
+        "print(time.perf_counter() - t)"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        environment = os.environ | {"NUMBA_CACHE_DIR": folder}
+        done = subprocess.run(
+            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+        )
+    return round(float(done.stdout), 1)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     results = [measure(size, batch, arguments.repeats, arguments.seed) for size, batch in SETTINGS.items()]
+    results[0]["compilation_seconds"] = compilation_seconds()
+    print(f"compilation, once on a machine: {results[0]['compilation_seconds']} s")
     for row in results:
         print(
             f"{row['size']}x{row['size']}: timm {row['timm']['median']:,.0f}/s, "

@@ -67,8 +67,19 @@ def exactness() -> str:
     )
 
 
+def training() -> str:
+    document = result("gpu_training")
+    lines = ["| network | policy | seconds an epoch | of which |", "|---|---|---|---|"]
+    for row in document["results"]:
+        phases = ", ".join(f"{name} {value:.2f}" for name, value in row["phases"].items() if name != "evaluate")
+        lines.append(f"| {row['model']} | {row['policy']} | {row['seconds_per_epoch']:.2f} | {phases} |")
+    lines += ["", "Medians over the epochs after the fourth; evaluation apart. Commands:"]
+    lines[-1] += " " + ", ".join(sorted({f"`{row['command']}`" for row in document["results"]})) + "."
+    return "\n".join(lines)
+
+
 def rewritten(text: str) -> str:
-    for name, table in (("speed", speed()), ("exactness", exactness())):
+    for name, table in (("speed", speed()), ("training", training()), ("exactness", exactness())):
         pattern = rf"(<!-- {name} table[^>]*-->\n).*?(<!-- end of {name} table -->)"
         text = re.sub(pattern, lambda match, table=table: f"{match[1]}{table}\n{match[2]}", text, flags=re.DOTALL)  # type: ignore[misc]
     return text

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ __all__ = ["Parts", "always_on", "build", "resolve"]
 
 
 def resolve(config: Config) -> Config:
-    """Return the configuration with what ``auto`` means on this machine."""
+    """Return the configuration with what ``auto`` means on this machine, and paths that hold from any folder."""
     device = config.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -35,7 +36,11 @@ def resolve(config: Config) -> Config:
     if precision == "auto":
         fast_bfloat16 = device == "cuda" or torch.cpu._is_avx512_bf16_supported()
         precision = "bf16" if fast_bfloat16 else "fp32"
-    return replace(config, device=device, precision=precision)
+    data_dir = str(Path(config.data_dir).expanduser().absolute()) if config.data_dir else ""
+    policy = config.policy
+    if policy.startswith("schedule:"):
+        policy = f"schedule:{Path(policy.removeprefix('schedule:')).expanduser().absolute()}"
+    return replace(config, device=device, precision=precision, data_dir=data_dir, policy=policy)
 
 
 @dataclass(frozen=True)

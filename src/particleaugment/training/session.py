@@ -18,6 +18,7 @@ from particleaugment.data import disjoint_stratified_subsets, epoch_permutation
 from particleaugment.policies import Policy, Schedule
 from particleaugment.policies.base import document
 from particleaugment.probe import NonFiniteLoss
+from particleaugment.report.tensorboard import EventWriter
 from particleaugment.search import ParticleAugment
 from particleaugment.snapshot import Snapshot
 from particleaugment.training.build import always_on, build
@@ -89,6 +90,7 @@ class Session:
         self.resumes = 0
         self._seconds: dict[str, float] = {}
         self._last_checkpoint = time.monotonic()
+        self._events = EventWriter(run.path)
 
     def _check_subsets(self) -> None:
         sizes = [self.config.clone_size, self.config.measure_size]
@@ -180,6 +182,7 @@ class Session:
         weights = {name: tensor.contiguous() for name, tensor in self.model.state_dict().items()}
         metadata = {"format": "pt", "model": self.config.model, "data": self.config.data, "seed": str(self.config.seed)}
         write_atomically(self.run.model, _weights_file(weights, metadata))
+        self._events.close()
 
     # Saving and restoring.
 
@@ -296,7 +299,13 @@ class Session:
         seconds: dict[str, Any] = {name: round(value, 4) for name, value in self._seconds.items()}
         seconds["resumes"] = self.resumes
         self._seconds = {}
-        self.position.metrics_bytes = self.run.append_metrics(record | {"seconds": seconds})
+        record = record | {"seconds": seconds}
+        self.position.metrics_bytes = self.run.append_metrics(record)
+        self._events.log(record)
+        if record["kind"] == "epoch":
+            epoch = record["epoch"]
+            shown = epoch == 1 or epoch % max(1, self.config.epochs // 10) == 0
+            self._events.log_policy(epoch, self.policy_of(epoch), self.data.train_images if shown else None)
 
     def _timed(self, name: str) -> AbstractContextManager[None]:
         return _Timer(self._seconds, name)

@@ -1,0 +1,66 @@
+"""TensorBoard events beside a run's metrics, where tensorboard is installed."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from particleaugment.executors import apply
+from particleaugment.policies import Policy
+
+__all__ = ["EventWriter"]
+
+_NUMBERS = {
+    "epoch": ("train_loss", "test_loss", "test_accuracy", "learning_rate", "ops_per_image"),
+    "filter": ("d0", "effective_sample_size"),
+}
+
+
+class EventWriter:
+    """Writes scalars of every record, each op's inclusion and, now and then, augmented images.
+
+    Nothing is written where tensorboard is not installed.
+    """
+
+    def __init__(self, folder: Path):
+        self._writer: Any = None
+        if importlib.util.find_spec("tensorboard") is not None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._writer = SummaryWriter(str(folder / "tensorboard"))  # type: ignore[no-untyped-call]
+
+    def log(self, record: dict[str, Any]) -> None:
+        """Write a record of ``metrics.jsonl``."""
+        if self._writer is None:
+            return
+        kind, epoch = record["kind"], record["epoch"]
+        for name in _NUMBERS[kind]:
+            if record.get(name) is not None:
+                self._writer.add_scalar(f"{kind}/{name}", record[name], epoch)
+        if kind == "filter":
+            self._writer.add_scalar("filter/skipped", float(record["skip_reason"] is not None), epoch)
+            self._writer.add_scalar("filter/resampled", float(record["resampled"]), epoch)
+        for phase, value in record["seconds"].items():
+            self._writer.add_scalar(f"seconds/{phase}", value, epoch)
+
+    def log_policy(self, epoch: int, policy: Policy, images: Tensor | None) -> None:
+        """Write how often each op is applied, and some images under the policy if images are given."""
+        if self._writer is None:
+            return
+        for name, share in getattr(policy, "inclusion", {}).items():
+            self._writer.add_scalar(f"policy/{name}", share, epoch)
+        if images is None:
+            return
+        images = images[:16].cpu()
+        size = (images.shape[-2], images.shape[-1])
+        program = policy.sample(torch.arange(len(images)), epoch, 0, size)
+        self._writer.add_images("policy/augmented", apply(images, program), epoch)
+
+    def close(self) -> None:
+        """Flush and close the event file."""
+        if self._writer is not None:
+            self._writer.close()

@@ -1,0 +1,230 @@
+"""The report: self-contained, complete, quick to write, and it renders in a browser."""
+
+import html.parser
+import json
+import os
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from particleaugment import ParticleAugment
+from particleaugment.report.metrics import alarms, history
+from particleaugment.report.page import render, write_report
+from particleaugment.training.config import Config
+from particleaugment.training.run import RunError, RunFolder
+
+EPOCHS = 100
+
+
+def epoch_record(epoch):
+    return {
+        "kind": "epoch",
+        "epoch": epoch,
+        "train_loss": 2.0 / epoch,
+        "test_loss": 2.1 / epoch,
+        "test_accuracy": 100.0 - 80.0 / epoch,
+        "learning_rate": 0.1,
+        "seconds": {"train": 1.0, "evaluate": 0.1, "resumes": 0},
+    }
+
+
+def filter_record(epoch, skip=None, size=40.0, resampled=False):
+    return {
+        "kind": "filter",
+        "epoch": epoch,
+        "step": epoch,
+        "d0": -1.0 if skip else 3.0,
+        "delta": [1.0 + 0.01 * i for i in range(50)],
+        "standard_error": [0.1] * 49 + [None],
+        "skip_reason": skip,
+        "effective_sample_size": size,
+        "resampled": resampled,
+        "ops_per_image": 0.7,
+        "seconds": {"clone": 0.5, "measure": 0.2, "filter": 0.01, "resumes": 0},
+    }
+
+
+def records(skipped=0, size=40.0, epochs=EPOCHS):
+    lines = []
+    for epoch in range(1, epochs + 1):
+        lines.append(epoch_record(epoch))
+        if epoch < epochs:
+            skip = "d0 is <negative> & useless" if epoch <= skipped else None
+            lines.append(filter_record(epoch, skip, size, resampled=epoch % 10 == 0))
+    return lines
+
+
+def config_of(**changes):
+    settings = {"recipe": "digits", "epochs": EPOCHS, "clone_size": 512, "measure_size": 120} | changes
+    return Config(**settings)
+
+
+def schedule(epochs=EPOCHS):
+    search = ParticleAugment(num_particles=50, nonzero=3, m=3, seed=0)
+    for epoch in range(1, epochs):
+        search.set_epoch(epoch)
+        search.state = search.settings.transition(search.state, 0, epoch)
+        search._history.append((epoch + 1, search.state))
+    return search.schedule(epochs)
+
+
+@pytest.fixture(scope="module")
+def page():
+    return render(history(config_of(), records(skipped=40), schedule()))
+
+
+class Outline(html.parser.HTMLParser):
+    VOID = frozenset({"meta", "img", "br", "hr", "path", "use", "rect", "image", "link", "input"})
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.references, self.headings, self.figures, self.scripts = [], [], [], 0, 0
+        self.ids, self.mismatched = [], []
+
+    def handle_starttag(self, tag, attributes):
+        values = dict(attributes)
+        self.figures += tag == "figure"
+        self.scripts += tag == "script"
+        for key in ("src", "href", "xlink:href", "srcset", "poster", "data"):
+            if key in values:
+                self.references.append(values[key])
+        if "id" in values:
+            self.ids.append(values["id"])
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        if tag not in self.VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        if tag in self.VOID:
+            return
+        if not self.open or self.open[-1] != tag:
+            self.mismatched.append(tag)
+        elif self.open:
+            self.open.pop()
+
+    def handle_data(self, text):
+        if self.open and self.open[-1] in ("h1", "h2"):
+            self.headings.append(text)
+
+
+def outline(page):
+    parsed = Outline()
+    parsed.feed(page)
+    return parsed
+
+
+def test_nothing_external_is_referenced(page):
+    parsed = outline(page)
+    assert parsed.references, "there are inlined pictures"
+    assert all(reference.startswith(("data:", "#")) for reference in parsed.references)
+    assert parsed.scripts == 0
+    outside = [address for address in re.findall(r"https?://[^\s\"'<>)]+", page) if "w3.org" not in address]
+    assert outside == [], "name spaces aside, no address at all"
+    assert "@import" not in page
+
+
+def test_page_is_well_formed(page):
+    parsed = outline(page)
+    assert parsed.mismatched == []
+    assert parsed.open == []
+    assert len(parsed.ids) == len(set(parsed.ids)), "figures do not share ids"
+
+
+def test_everything_is_told(page):
+    parsed = outline(page)
+    wanted = ["Training", "The policy's story", "The filter's health", "What the network saw", "Time"]
+    assert all(heading in parsed.headings for heading in wanted)
+    assert parsed.figures >= 7
+    assert "99.20 %" in page, "accuracy of the last epoch"
+    assert "not a result" in page, "the best epoch is named as such"
+    assert "40 of 99 weight updates were skipped" in page
+    assert "d0 is &lt;negative&gt; &amp; useless" in page, "reasons are escaped"
+    assert "particleaugment train digits --seed 0" in page
+    assert "--set epochs=100" in page
+
+
+def test_alarms():
+    quiet = history(config_of(epochs=5), records(epochs=5), ParticleAugment(seed=0).schedule(5))
+    assert alarms(quiet) == []
+    degenerate = history(config_of(epochs=5), records(size=3.0, epochs=5), ParticleAugment(seed=0).schedule(5))
+    assert "degenerate" in alarms(degenerate)[0]
+    dense = history(config_of(), records(), schedule())
+    assert any("grew dense" in alarm for alarm in alarms(dense))
+    search = ParticleAugment(num_particles=50, seed=0)
+    same = search.state.particles[:1].expand(50, -1)
+    search._history.append((2, type(search.state)(same)))
+    collapsed = history(config_of(epochs=5), records(epochs=5), search.schedule(5))
+    assert any("collapsed to 1 distinct" in alarm for alarm in alarms(collapsed))
+
+
+def test_baseline_has_no_filter_story():
+    lines = [record for record in records() if record["kind"] == "epoch"]
+    page = render(history(config_of(policy="trivial"), lines, config_of(policy="trivial").fixed_policy()))
+    assert "The filter's health" not in page
+    assert "What the network saw" in page
+
+
+def test_size_and_time_to_write(tmp_path):
+    epochs = 250
+    config = config_of(epochs=epochs)
+    run = RunFolder.create(tmp_path / "run", config)
+    for record in records(skipped=100, epochs=epochs):
+        with open(run.metrics, "a") as file:
+            file.write(json.dumps(record) + "\n")
+    schedule(epochs).save(run.policy)
+    write_report(run)  # the first one also imports matplotlib
+    start = time.perf_counter()
+    path = write_report(run)
+    seconds = time.perf_counter() - start
+    assert path.stat().st_size < 5_000_000
+    assert seconds < 2.0 * epochs / 100 * 2, "twice the allowance, for a busy machine"
+
+
+def test_nothing_to_report_yet(tmp_path):
+    run = RunFolder.create(tmp_path / "run", config_of())
+    with pytest.raises(RunError, match="no finished epoch yet"):
+        write_report(run)
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine; the parser tests above stand in")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_browser_renders_it(page, tmp_path, scheme):
+    file, picture, log = tmp_path / "report.html", tmp_path / "report.png", tmp_path / "net.json"
+    file.write_text(page)
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync", "--hide-scrollbars"]
+    flags += [
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-quic",
+        "--enable-logging=stderr",
+    ]
+    flags += [f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1100,3200", f"--log-net-log={log}"]
+    flags += [f"--blink-settings=preferredColorScheme={int(scheme == 'light')}"]
+    done = subprocess.run(
+        [CHROMIUM, *flags, f"--screenshot={picture}", file.as_uri()],
+        capture_output=True, text=True, timeout=120, check=False, env=os.environ | {"HOME": str(tmp_path)},
+    )  # fmt: skip
+    assert picture.exists(), done.stderr[-2000:]
+    assert "CONSOLE" not in done.stderr, "no console message"
+    requests = re.findall(r'"url":"(https?://[^"]+)"', log.read_text())
+    assert requests == [], "no network request"
+    from PIL import Image
+
+    pixels = torch.frombuffer(bytearray(Image.open(picture).convert("RGB").tobytes()), dtype=torch.uint8).view(-1, 3)
+    background = pixels[0].float().mean()
+    assert (background > 200) if scheme == "light" else (background < 60)
+    distinct = torch.unique(pixels, dim=0)
+    assert len(distinct) > 500, "there are figures on it"
+    assert Path(picture).stat().st_size > 20_000
