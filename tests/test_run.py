@@ -785,7 +785,7 @@ def test_a_damaged_checkpoint_costs_time_and_nothing_else(tiny, no_report, tmp_p
 def test_checkpoints_that_cannot_be_used_stop_the_run_and_lose_nothing(tiny, no_report, tmp_path):
     path = tmp_path / "run"
     finish(path, stop=StopAfter(18))
-    kept = {file.name: file.read_bytes() for file in path.iterdir() if file.name != ".lock"}
+    kept = {file.name: file.read_bytes() for file in path.iterdir() if file.is_file() and file.name != ".lock"}
 
     def refused(message):
         outcome = command("resume", path, "--quiet")
@@ -907,16 +907,16 @@ def test_what_a_run_prints(tiny, tmp_path):
     for row in ("test accuracy, last epoch", "best epoch (not a result)", "leading ops", "filter", "seconds"):
         assert row in outcome.stdout
     assert lines[-2:] == [f"files: {path}", f"report to open: {path / 'report.html'}"]
-    names = {file.name for file in path.iterdir()}
+    names = {file.name for file in path.iterdir() if file.is_file()}
     assert names >= {"config.json", "metrics.jsonl", "policy.json", "model.safetensors", "report.html"}
-    kept = {file.name: file.read_bytes() for file in path.iterdir()}
+    kept = {file.name: file.read_bytes() for file in path.iterdir() if file.is_file()}
 
     again = command("resume", path)
     assert again.exit_code == 0
     assert "is finished: there is nothing to resume." in again.stdout
     silent = command("resume", path, "--quiet")
     assert (silent.exit_code, silent.output) == (0, "")
-    assert {file.name: file.read_bytes() for file in path.iterdir()} == kept
+    assert {file.name: file.read_bytes() for file in path.iterdir() if file.is_file()} == kept
 
 
 def test_quiet_says_nothing(tiny, no_report, tmp_path):

@@ -93,7 +93,7 @@ class Semantics:
             size: Height and width of the images.
         """
         columns = _columns(self, op_names, size, choice.device)
-        chosen = columns.gather(1, choice.reshape(1, -1).expand(len(columns), -1)).view(-1, *choice.shape)
+        chosen = columns.gather(1, choice.reshape(1, -1).expand(len(columns), -1)).view(len(columns), *choice.shape)
         top, scale, base, divisor, low, high, signed, truncate, rounded = chosen.unbind()
         scaled = levels / top  # a tensor: CUDA multiplies by the reciprocal of a plain number
         scaled = scaled * scale

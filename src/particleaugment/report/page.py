@@ -18,6 +18,8 @@ from particleaugment.training.run import RunError, RunFolder
 
 __all__ = ["render", "write_report"]
 
+# The page loads nothing: what is not in the file is refused by the browser.
+_ALLOWED = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c2026; --faint: #667; --paper: #fbfbf9; --card: #fff; --line: #dde;
   --alarm: #b3261e }
@@ -63,6 +65,7 @@ def render(run: RunHistory) -> str:
     parts = [
         "<!doctype html>",
         f'<html lang="en"><head><meta charset="utf-8"><title>{escape(title)} · ParticleAugment</title>',
+        f'<meta http-equiv="Content-Security-Policy" content="{_ALLOWED}">',
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{_STYLE}</style></head><body>',
         f"<h1>{escape(title)}</h1>",
         f'<p class="faint">{escape(_subtitle(run))}</p>',

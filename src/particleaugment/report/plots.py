@@ -50,6 +50,7 @@ def _figure(width: float, height: float, draw: Callable[[Any, Any], None], colum
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :].replace(_INK, "currentColor")
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     # Several figures share a page: their ids must not meet.
     salt = re.sub(r"\W", "", draw.__qualname__)
     svg = re.sub(r'\bid="', f'id="{salt}-', svg)

@@ -27,11 +27,18 @@ class EventWriter:
     """
 
     def __init__(self, folder: Path):
-        self._writer: Any = None
-        if importlib.util.find_spec("tensorboard") is not None:
+        self._folder = folder / "tensorboard"
+        self._installed = importlib.util.find_spec("tensorboard") is not None
+        self._opened: Any = None
+
+    @property
+    def _writer(self) -> Any:
+        """The event file, opened when there is something to write."""
+        if self._opened is None and self._installed:
             from torch.utils.tensorboard import SummaryWriter
 
-            self._writer = SummaryWriter(str(folder / "tensorboard"))  # type: ignore[no-untyped-call]
+            self._opened = SummaryWriter(str(self._folder))  # type: ignore[no-untyped-call]
+        return self._opened
 
     def log(self, record: dict[str, Any]) -> None:
         """Write a record of ``metrics.jsonl``."""
@@ -62,5 +69,5 @@ class EventWriter:
 
     def close(self) -> None:
         """Flush and close the event file."""
-        if self._writer is not None:
-            self._writer.close()
+        if self._opened is not None:
+            self._opened.close()
