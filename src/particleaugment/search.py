@@ -29,6 +29,9 @@ __all__ = ["FilterRecord", "FilterSettings", "ParticleAugment", "filter_step"]
 class FilterSettings:
     """Settings of the search, with the paper's defaults.
 
+    >>> FilterSettings(nonzero=2, eta=0.25).due(epoch=1, epochs=250)
+    True
+
     Attributes:
         num_particles: Particles, r.
         nonzero: Ops with a non-zero start probability per particle, l.

@@ -31,6 +31,11 @@ class Policy(ABC):
 
     The draw is a pure function of (seed, epoch, sample id): it does not depend on the batch, the worker, the rank or
     the device. The number of slots of the programs depends on the policy alone.
+
+    >>> from particleaugment import RandAugment
+    >>> policy = RandAugment(n=2, m=5)
+    >>> policy.sample(torch.tensor([3, 8]), epoch=1)[1:].equal(policy.sample(torch.tensor([8]), epoch=1))
+    True
     """
 
     __slots__ = ()
@@ -104,7 +109,15 @@ def from_dict(data: Any) -> Policy:
 
 
 def load(path: str | Path) -> Policy:
-    """Read any policy from a file written by :meth:`Policy.save`."""
+    """Read any policy from a file written by :meth:`Policy.save`.
+
+    >>> import tempfile
+    >>> from particleaugment import TrivialAugment
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     TrivialAugment().save(f"{folder}/policy.json")
+    ...     load(f"{folder}/policy.json")
+    TrivialAugment(space='wide', resample='default')
+    """
     path = Path(path)
     try:
         content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
