@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 __all__ = ["Display"]
 
@@ -30,10 +30,9 @@ class Display:
             yield
             return
         columns = (
-            TextColumn("{task.description:<22}"),
-            BarColumn(),
+            TextColumn("{task.description:<14}"),
+            BarColumn(20),
             TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-            TimeElapsedColumn(),
             TimeRemainingColumn(),
             TextColumn("{task.fields[note]}"),
         )
@@ -56,12 +55,12 @@ class Display:
         self._last_update = now
         self._progress.update(self._phase, description=name, completed=done, total=max(total, 1))
 
-    def epoch(self, number: int, epochs: int, note: str) -> None:
-        """Tell that an epoch is done."""
+    def epoch(self, number: int, epochs: int, note: str, short: str = "") -> None:
+        """Tell that an epoch is done; a live bar has room for the short note only."""
         if self.quiet:
             return
         if self._progress is not None and self._epochs is not None:
-            self._progress.update(self._epochs, completed=number, note=note)
+            self._progress.update(self._epochs, completed=number, note=short or note)
         else:
             self.console.print(f"epoch {number}/{epochs}  {note}")
 

@@ -149,6 +149,7 @@ class Session:
             epoch,
             self.config.epochs,
             f"loss {record['train_loss']:.3f}  accuracy {accuracy:.2f} %  {self._filter_note()}",
+            f"accuracy {accuracy:.2f} %",
         )
         self.position.phase = FILTER
 
