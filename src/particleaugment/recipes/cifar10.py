@@ -43,8 +43,8 @@ def cifar10_shakeshake() -> Config:
 def cifar10_quick() -> Config:
     """WRN-10-1, 20 epochs, smaller probes: the real data set on two CPU cores.
 
-    Costs about ten minutes on two CPU cores with bfloat16 instructions. ``benchmarks/results/cifar10_quick.json`` has
-    what it reached, beside the same run with no policy and with TrivialAugment.
+    Costs about ten minutes on two CPU cores with bfloat16 instructions. ``benchmarks/cifar10_quick.py`` runs it beside
+    the same network with no policy and with TrivialAugment and writes what they reach to ``benchmarks/results``.
     """
     return Config(
         recipe="cifar10-quick",
