@@ -113,7 +113,7 @@ def _smoothed(images: Tensor) -> Tensor:
         weighted: Tensor = lines[..., :-2] * side + lines[..., 1:-1] * middle + lines[..., 2:] * side
         return weighted
 
-    # Pillow adds 0.5 first, then the rows from the bottom up; single precision makes the order matter.
+    # Pillow's order of summation: 0.5 first, then the rows from the bottom up.
     total = 0.5 + row(2, side)
     total = total + row(1, centre)
     total = total + row(0, side)

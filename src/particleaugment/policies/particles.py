@@ -146,6 +146,7 @@ class ParticlePolicy(Policy):
             # Upper edges of the particles' intervals in [0, 1): made on the CPU, so that every device has the same.
             edges = self.weights.cumsum(0)
             edges = edges / edges[-1]
+            # Rounding must not leave a gap below 1 that no particle, or one of weight 0, would fall into.
             edges[int(self.weights.nonzero().max()) :] = 1.0
             self._on_device[device] = (self.particles.to(device), edges.to(device))
         return self._on_device[device]
