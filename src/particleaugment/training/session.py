@@ -78,10 +78,14 @@ class Session:
         self.search: ParticleAugment | None = None
         self._fixed: Policy | None = None
         if config.searches:
-            settings = {name: getattr(config, name) for name in config.filter_settings().__dataclass_fields__}
             before, after = always_on(config)
             self.search = ParticleAugment(
-                **settings, seed=config.seed, before=before, after=after, resample=config.resample, fill=config.fill
+                **vars(config.filter_settings()),
+                seed=config.seed,
+                before=before,
+                after=after,
+                resample=config.resample,
+                fill=config.fill,
             )
             self._check_subsets()
         else:
