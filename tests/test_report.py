@@ -68,7 +68,7 @@ def schedule(epochs=EPOCHS):
     search = ParticleAugment(num_particles=50, nonzero=3, m=3, seed=0)
     for epoch in range(1, epochs):
         search.set_epoch(epoch)
-        search.state = search.settings.transition(search.state, 0, epoch)
+        search.state = search.settings.moved(search.state, 0, epoch)
         search._history.append((epoch + 1, search.state))
     return search.schedule(epochs)
 

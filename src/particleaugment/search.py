@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -14,8 +13,8 @@ from torch import Tensor, nn
 
 from particleaugment import filter as pf
 from particleaugment.augment import Augment
-from particleaugment.filter.resample import SCHEMES
-from particleaugment.ops import OPS, nearest_name
+from particleaugment.filtering import FilterRecord, FilterSettings, filter_step
+from particleaugment.ops import nearest_name
 from particleaugment.policies.particles import ParticlePolicy
 from particleaugment.policies.schedule import Schedule, ScheduleStep
 from particleaugment.probe import EagerTrainee, Learner, Measurement, Progress, Samples, Trainee, probe
@@ -23,173 +22,6 @@ from particleaugment.snapshot import Snapshot
 from particleaugment.transforms import Transform
 
 __all__ = ["FilterRecord", "FilterSettings", "ParticleAugment", "filter_step"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class FilterSettings:
-    """Settings of the search, with the paper's defaults.
-
-    >>> FilterSettings(nonzero=2, eta=0.25).due(epoch=1, epochs=250)
-    True
-
-    Attributes:
-        num_particles: Particles, r.
-        nonzero: Ops with a non-zero start probability per particle, l.
-        m: Level shared by all ops.
-        start_value: Start probability of those ops.
-        unit_vectors: Whether the first particles hold one op each.
-        sigma: Standard deviation of the transition's noise.
-        velocity: Drift c, subtracted at every transition: one number or one per op.
-        eta: Exponent of the weight update, η.
-        alpha: Resample when the effective sample size falls under α·r.
-        resampling: ``systematic``, ``multinomial``, ``stratified`` or ``residual``.
-        every: Epochs from one filter step to the next, i_f.
-        warmup: First epoch after which a step may follow.
-        clone_epochs: Epochs of clone training, e_p.
-        clone_size: Samples in D_tp: a number, or a fraction of the data (the paper's 25,600 of 50,000).
-        measure_size: Samples in D_vp, likewise.
-        order: ``fixed`` or ``random`` order of the ops.
-        semantics: Name of the mapping from level to argument.
-        ops: Op names.
-    """
-
-    num_particles: int = 50
-    nonzero: int = 3
-    m: float = 3.0
-    start_value: float = 0.25
-    unit_vectors: bool = False
-    sigma: float = 0.05
-    velocity: float | tuple[float, ...] = 0.0
-    eta: float = 1.0
-    alpha: float = 0.8
-    resampling: str = "systematic"
-    every: int = 1
-    warmup: int = 1
-    clone_epochs: int = 1
-    clone_size: int | float = 0.512
-    measure_size: int | float = 512
-    order: str = "fixed"
-    semantics: str = "timm-increasing"
-    ops: tuple[str, ...] = OPS
-
-    def __post_init__(self) -> None:
-        if self.resampling not in SCHEMES:
-            hint = nearest_name(self.resampling, SCHEMES) or f"; the schemes are {', '.join(SCHEMES)}"
-            raise ValueError(f"there is no resampling scheme {self.resampling!r}{hint}")
-        for name, least in (("every", 1), ("warmup", 0), ("clone_epochs", 1)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
-        for name in ("clone_size", "measure_size"):
-            size = getattr(self, name)
-            valid = size >= 1 if isinstance(size, int) else isinstance(size, float) and 0 < size < 1
-            if isinstance(size, bool) or not valid:
-                raise ValueError(f"{name} must be a number of samples or a fraction between 0 and 1, got {size!r}")
-        # Everything else is checked by the functions that use it, on the smallest input, before any long work.
-        state = self.initial_state(seed=0)
-        self.policy(state)
-        pf.resample(pf.reweight(self.transition(state, 0, 0), torch.ones(self.num_particles), eta=self.eta)[0],
-                    alpha=self.alpha, scheme=self.resampling, seed=0, step=0)  # fmt: skip
-
-    def initial_state(self, seed: int) -> pf.ParticleSet:
-        """Return the particles that the search starts from."""
-        return pf.sparse_init(
-            num_particles=self.num_particles,
-            num_ops=len(self.ops),
-            nonzero=self.nonzero,
-            value=self.start_value,
-            unit_vectors=self.unit_vectors,
-            seed=seed,
-        )
-
-    def transition(self, state: pf.ParticleSet, seed: int, step: int) -> pf.ParticleSet:
-        """Return the particles after the prediction step."""
-        return pf.transition(state, sigma=self.sigma, velocity=self.velocity, seed=seed, step=step)
-
-    def policy(self, state: pf.ParticleSet) -> ParticlePolicy:
-        """Return a particle set as a policy."""
-        return ParticlePolicy(state.particles, state.weights, self.m, self.semantics, self.order, self.ops)
-
-    def due(self, epoch: int, epochs: int | None = None) -> bool:
-        """Whether a filter step follows an epoch (counted from 1) of a run of ``epochs``; never after the last."""
-        return epoch >= self.warmup and epoch % self.every == 0 and (epochs is None or epoch < epochs)
-
-
-@dataclass(frozen=True, kw_only=True)
-class FilterRecord:
-    """What one filter step measured and did.
-
-    Attributes:
-        step: Number of the step, from 1.
-        d0: Summed loss that the clone shed on plain samples.
-        delta: δ of each particle; nan where it has no value.
-        standard_error: Paired standard error of each δ.
-        skip_reason: Why the update was left out, in a sentence, or None.
-        effective_sample_size: N_eff after the update, before resampling.
-        resampled: Whether the particles were resampled.
-        ops_per_image: Mean number of ops that the new policy applies.
-        seconds: Time per phase.
-    """
-
-    step: int
-    d0: float
-    delta: tuple[float, ...]
-    standard_error: tuple[float, ...]
-    skip_reason: str | None
-    effective_sample_size: float
-    resampled: bool
-    ops_per_image: float
-    seconds: Mapping[str, float] = field(compare=False)
-
-
-def filter_step(
-    state: pf.ParticleSet,
-    settings: FilterSettings,
-    measure: Callable[[ParticlePolicy], Measurement],
-    *,
-    seed: int,
-    step: int,
-) -> tuple[pf.ParticleSet, FilterRecord]:
-    """Take one step of the filter: transition, measurement, weight update, resampling.
-
-    Args:
-        state: The particles and weights before the step.
-        settings: The search's settings.
-        measure: Probes the noised particles.
-        seed: The run's seed.
-        step: Number of the step; part of every key.
-    """
-    start = time.perf_counter()
-    noised = settings.transition(state, seed, step)
-    policy = settings.policy(noised)
-    before = time.perf_counter()
-    measured = measure(policy)
-    after = time.perf_counter()
-    difference = pf.relative_loss_difference(*measured[:4])
-    new_state, resampled = noised, False
-    size = pf.effective_sample_size(noised)
-    if difference.skip_reason is None:
-        reweighted, update = pf.reweight(noised, difference.delta, eta=settings.eta)
-        size = update.effective_sample_size
-        new_state, info = pf.resample(
-            reweighted, alpha=settings.alpha, scheme=settings.resampling, seed=seed, step=step
-        )
-        resampled = info.resampled
-    errors = (
-        torch.full_like(difference.delta, torch.nan) if difference.standard_error is None else difference.standard_error
-    )
-    record = FilterRecord(
-        step=step,
-        d0=difference.d0,
-        delta=tuple(difference.delta.tolist()),
-        standard_error=tuple(errors.tolist()),
-        skip_reason=difference.skip_reason,
-        effective_sample_size=size,
-        resampled=resampled,
-        ops_per_image=settings.policy(new_state).ops_per_image,
-        seconds=dict(measured.seconds) | {"filter": (before - start) + (time.perf_counter() - after)},
-    )
-    return new_state, record
 
 
 class ParticleAugment:
@@ -362,8 +194,9 @@ class ParticleAugment:
 
     def schedule(self, epochs: int) -> Schedule:
         """Return every policy so far as a schedule of a run of ``epochs``, to save or to replay."""
-        steps = tuple(ScheduleStep(start, state.particles, state.weights) for start, state in self._history)
         settings = self.settings
+        policies = [(start, settings.policy(state)) for start, state in self._history]
+        steps = tuple(ScheduleStep(start, policy.particles, policy.weights) for start, policy in policies)
         return Schedule(steps, epochs, None, settings.m, settings.semantics, settings.order, settings.ops)
 
     def state_dict(self) -> dict[str, Any]:

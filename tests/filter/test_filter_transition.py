@@ -1,4 +1,5 @@
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -9,7 +10,8 @@ from scipy import stats
 from particleaugment import filter as pf
 
 PROPERTY = settings(max_examples=60, deadline=None, derandomize=True)
-MOVES = pytest.mark.parametrize("move", [pf.transition, pf.sparse_transition])
+SPARSE = partial(pf.sparse_transition, nonzero=1, value=0.25)
+MOVES = pytest.mark.parametrize("move", [pf.transition, SPARSE], ids=["transition", "sparse_transition"])
 PARTICLES = st.integers(1, 6).flatmap(
     lambda n: st.lists(
         st.lists(st.just(0.0) | st.just(1.0) | st.floats(0, 1), min_size=n, max_size=n), min_size=2, max_size=12
@@ -26,7 +28,8 @@ def centre(num_particles, num_ops, value=0.5):
 @given(PARTICLES, st.sampled_from([0.0, 0.05, 1.0, 1e6]), st.floats(-2, 2), st.integers(0, 2**32 - 1))
 def test_particles_stay_probabilities_and_weights_stay(move, particles, sigma, velocity, step):
     s = pf.ParticleSet(particles, torch.arange(len(particles)))
-    moved = move(s, sigma=sigma, velocity=velocity, seed=9, step=step)
+    drift = {"velocity": velocity} if move is pf.transition else {}
+    moved = move(s, sigma=sigma, **drift, seed=9, step=step)
     assert moved.particles.shape == s.particles.shape
     assert ((moved.particles >= 0) & (moved.particles <= 1)).all()
     assert torch.equal(moved.log_weights, s.log_weights)
@@ -59,9 +62,8 @@ def test_seed_and_step_may_be_device_scalars(move):
     assert move(s, seed=torch.tensor(3), step=torch.tensor(8)) == move(s, seed=3, step=8)
 
 
-@pytest.mark.parametrize("move", [pf.transition, pf.sparse_transition])
-def test_noise_is_normal_with_the_asked_spread(move):
-    noise = (move(centre(4000, 5), sigma=0.05, seed=1, step=3).particles - 0.5).flatten()
+def test_noise_is_normal_with_the_asked_spread():
+    noise = (pf.transition(centre(4000, 5), sigma=0.05, seed=1, step=3).particles - 0.5).flatten()
     n = len(noise)
     assert abs(float(noise.mean())) < 4 * 0.05 / math.sqrt(n)
     assert abs(float(noise.var()) / 0.05**2 - 1) < 4 * math.sqrt(2 / n)
@@ -84,19 +86,20 @@ def test_half_of_the_noise_is_clipped_at_a_boundary():
         assert stats.binomtest(stuck, moved.numel(), 0.5).pvalue > 1e-3
 
 
-@MOVES
-def test_velocity_is_subtracted(move):
+def test_velocity_is_subtracted():
     s = centre(3, 2)
-    assert torch.equal(move(s, sigma=0.0, velocity=-0.25, seed=0, step=1).particles, centre(3, 2, 0.75).particles)
-    assert torch.equal(move(s, sigma=0.0, velocity=0.25, seed=0, step=1).particles, centre(3, 2, 0.25).particles)
-    moved = move(s, sigma=0.0, velocity=[0.25, -0.5], seed=0, step=1).particles
+    drift = partial(pf.transition, s, sigma=0.0, seed=0, step=1)
+    assert torch.equal(drift(velocity=-0.25).particles, centre(3, 2, 0.75).particles)
+    assert torch.equal(drift(velocity=0.25).particles, centre(3, 2, 0.25).particles)
+    moved = drift(velocity=[0.25, -0.5]).particles
     assert moved.tolist() == [[0.25, 1.0]] * 3
-    assert move(s, sigma=0.0, velocity=torch.tensor([0.25, -0.5]), seed=0, step=1).particles.tolist() == moved.tolist()
+    assert drift(velocity=torch.tensor([0.25, -0.5])).particles.tolist() == moved.tolist()
 
 
-@MOVES
-def test_velocity_adds_to_the_same_noise(move):
-    still, drifting = (move(centre(50, 4), sigma=0.02, velocity=c, seed=2, step=5).particles for c in (0.0, -0.125))
+def test_velocity_adds_to_the_same_noise():
+    still, drifting = (
+        pf.transition(centre(50, 4), sigma=0.02, velocity=c, seed=2, step=5).particles for c in (0.0, -0.125)
+    )
     torch.testing.assert_close(drifting - still, torch.full_like(still, 0.125), rtol=0, atol=1e-15)
 
 
@@ -110,31 +113,69 @@ def test_without_noise_the_order_of_particles_is_kept(particles, velocity, rando
 
 
 @PROPERTY
-@given(PARTICLES, st.sampled_from([0.01, 0.3, 5.0]), st.floats(-0.5, 0.5), st.integers(0, 1000))
-def test_sparse_transition_keeps_the_number_of_ops(particles, sigma, velocity, step):
+@given(PARTICLES, st.integers(0, 1000))
+def test_a_sparse_move_without_noise_changes_nothing(particles, step):
     s = pf.ParticleSet(particles)
-    moved = pf.sparse_transition(s, sigma=sigma, velocity=velocity, seed=1, step=step)
-    assert torch.equal((moved.particles > 0).sum(dim=1), (s.particles > 0).sum(dim=1))
+    moved = pf.sparse_transition(s, nonzero=1, value=0.25, sigma=0.0, seed=1, step=step)
+    assert torch.equal(moved.particles > 0, s.particles > 1e-16)
+    torch.testing.assert_close(moved.particles, s.particles, atol=1e-5, rtol=0)
 
 
-def test_sparse_transition_shares_the_noise_of_the_plain_one_while_nothing_falls():
-    s = pf.sparse_init(num_particles=50, num_ops=15, nonzero=3, value=0.5, seed=0)
-    dense, sparse = (move(s, sigma=0.02, seed=0, step=1).particles for move in (pf.transition, pf.sparse_transition))
-    active = s.particles > 0
-    assert torch.equal(sparse, torch.where(active, dense, 0.0))
+def test_250_sparse_moves_keep_the_number_of_active_ops_and_the_papers_do_not():
+    count, n, nonzero, value = 400, 15, 3, 0.25
+    start = pf.sparse_init(num_particles=count, num_ops=n, nonzero=nonzero, value=value, seed=0)
+    sparse = dense = start
+    for step in range(1, 251):
+        sparse = pf.sparse_transition(sparse, nonzero=nonzero, value=value, sigma=0.05, seed=0, step=step)
+        dense = pf.transition(dense, sigma=0.05, seed=0, step=step)
+    active = (sparse.particles > 0).double().sum(1)
+    error = math.sqrt(n * (nonzero / n) * (1 - nonzero / n) / count)
+    assert abs(float(active.mean()) - nonzero) < 3 * error
+    assert abs(sparse.ops_per_image - nonzero * value) < 3 * math.sqrt(n * 0.02 / count)
+    assert dense.ops_per_image > 5
 
 
-def test_sparse_transition_moves_a_fallen_op_to_any_vacant_one_alike():
-    particles = torch.tensor([[0.1, 0.9, 0.0, 0.0, 0.0]], dtype=torch.float64).repeat(4000, 1)
-    moved = pf.sparse_transition(pf.ParticleSet(particles), sigma=0.0, velocity=[0.15, 0, 0, 0, 0], seed=0, step=1)
-    assert (moved.particles[:, 1] == 0.9).all()
-    landed = moved.particles[:, [0, 2, 3, 4]]
-    assert ((landed > 0).sum(dim=1) == 1).all()
-    torch.testing.assert_close(landed.sum(dim=1), torch.full((4000,), 0.05, dtype=torch.float64))
-    assert stats.chisquare((landed > 0).sum(dim=0).numpy()).pvalue > 1e-3
+def test_the_sparse_move_keeps_its_law():
+    """Particles drawn from the stationary law still follow it after moves of every size."""
+    count, n, nonzero, value = 4000, 5, 2, 0.3
+    generator = torch.Generator().manual_seed(0)
+    uniforms = torch.rand(count, n, generator=generator, dtype=torch.float64)
+    active = torch.rand(count, n, generator=generator) < nonzero / n
+    power = 1 / value - 1
+    s = pf.ParticleSet(torch.where(active, 1 - (1 - uniforms) ** (1 / power), 0.0))
+    for step, sigma in enumerate([0.01, 0.1, 0.5, 3.0]):
+        s = pf.sparse_transition(s, nonzero=nonzero, value=value, sigma=sigma, seed=2, step=step)
+        values = s.particles[s.particles > 0].numpy()
+        assert stats.binomtest(len(values), count * n, nonzero / n).pvalue > 1e-3
+        assert stats.kstest(values, stats.beta(1, power).cdf).pvalue > 1e-3
 
 
-@MOVES
+def test_sparse_moves_bring_ops_and_take_them_away():
+    s = pf.sparse_init(num_particles=2000, num_ops=15, nonzero=3, value=0.25, seed=0)
+    for step in range(20):
+        before, s = s, pf.sparse_transition(s, nonzero=3, value=0.25, sigma=0.05, seed=0, step=step)
+    born = ((before.particles == 0) & (s.particles > 0)).double().mean()
+    died = ((before.particles > 0) & (s.particles == 0)).double().mean()
+    # A reflected move of standard deviation sigma carries sigma / sqrt(2 pi) of a uniform law over any point.
+    assert float(born) == pytest.approx(0.05 / math.sqrt(2 * math.pi), rel=0.1)
+    assert float(died) == pytest.approx(0.05 / math.sqrt(2 * math.pi), rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"nonzero": 0}, r"nonzero must be in \[0, 3\], got 0.0"),
+        ({"nonzero": 4}, r"nonzero must be in \[0, 3\], got 4.0"),
+        ({"value": 0}, r"value must be in \[0, 1\], got 0.0"),
+        ({"value": 1}, "value must be below 1"),
+        ({"sigma": -1}, "sigma must be finite and at least 0"),
+    ],
+)
+def test_a_sparse_move_names_bad_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        pf.sparse_transition(centre(2, 3), **{"nonzero": 1, "value": 0.25, "seed": 0, "step": 1} | arguments)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -147,9 +188,9 @@ def test_sparse_transition_moves_a_fallen_op_to_any_vacant_one_alike():
         ({"seed": -1}, "seed must lie in"),
     ],
 )
-def test_a_move_names_bad_arguments(move, arguments, message):
+def test_a_move_names_bad_arguments(arguments, message):
     with pytest.raises(ValueError, match=message):
-        move(centre(2, 3), **{"seed": 0, "step": 1} | arguments)
+        pf.transition(centre(2, 3), **{"seed": 0, "step": 1} | arguments)
 
 
 @MOVES

@@ -17,6 +17,7 @@ One step of the filter, given the losses measured for each particle:
 
 from particleaugment.filter.resample import ResampleInfo, ancestors, resample
 from particleaugment.filter.state import ParticleSet, effective_sample_size, sparse_init
+from particleaugment.filter.temper import signal_variance, tempered_reweight
 from particleaugment.filter.transition import sparse_transition, transition
 from particleaugment.filter.weights import LossDifference, ReweightInfo, relative_loss_difference, reweight
 
@@ -30,7 +31,9 @@ __all__ = [
     "relative_loss_difference",
     "resample",
     "reweight",
+    "signal_variance",
     "sparse_init",
     "sparse_transition",
+    "tempered_reweight",
     "transition",
 ]

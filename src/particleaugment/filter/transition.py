@@ -34,33 +34,48 @@ def transition(
 
 
 def sparse_transition(
-    state: ParticleSet, *, sigma: float = 0.05, velocity: Numbers = 0.0, seed: int | Tensor, step: int | Tensor
+    state: ParticleSet, *, nonzero: float, value: float, sigma: float = 0.02, seed: int | Tensor, step: int | Tensor
 ) -> ParticleSet:
-    """Return the particles after a move that never makes them denser; arguments as for :func:`transition`.
+    """Return the particles after a move whose stationary law is sparse; their weights are kept.
 
-    The paper's noise makes every component non-zero after one step. Here only non-zero components move, by the same
-    noise. One that falls to zero or through it leaves its op, and the distance it fell through becomes the probability
-    of an op drawn uniformly from those that are then zero: a particle keeps its number of ops, not its choice of them.
+    Under that law each op is active with probability l/n, independently, and an active op's probability follows
+    Beta(1, 1/value - 1), of mean ``value``: l active ops and l * value applied ops a particle, for ever, where the
+    paper's clipped noise ends near n/2 applied ops. Without selection nothing drifts.
+
+    Args:
+        state: the particles.
+        nonzero: l, the mean number of active ops.
+        value: mean probability of an active op, above 0 and below 1.
+        sigma: standard deviation of the latent move; about 0.4 sigma of all components become active, as many fall
+            to zero.
+        seed: the key of the draws.
+        step: the number of the filter step, also part of the key.
 
     >>> s = ParticleSet([[0.5, 0.0], [0.0, 0.25]])
-    >>> sparse_transition(s, sigma=0.0, velocity=-0.25, seed=0, step=1).particles
-    tensor([[0.7500, 0.0000],
-            [0.0000, 0.5000]], dtype=torch.float64)
+    >>> sparse_transition(s, nonzero=1, value=0.25, sigma=0.0, seed=0, step=1).particles
+    tensor([[0.5000, 0.0000],
+            [0.0000, 0.2500]], dtype=torch.float64)
     """
+    scale = as_real("sigma", sigma, "it is the latent move's standard deviation", low=0.0)
+    share = as_real("nonzero", nonzero, "it is the mean number of active ops", low=0.0, high=state.num_ops, above=True)
+    value = as_real("value", value, "it is the mean probability of an active op", low=0.0, high=1.0, above=True)
+    share, power = share / state.num_ops, 1.0 / value - 1.0
+    if power == 0:
+        raise ValueError("value must be below 1, got 1.0; at 1 an active op has no probability to move")
+    # A component's latent u is uniform on [0, 1]. Below 1 - share the op is inactive and only that is remembered, so
+    # its place there is drawn anew; above, u is a function of the probability through its distribution 1 - (1-p)^power.
+    # Gaussian noise reflected at 0 and 1 is a symmetric kernel, which leaves the uniform law as it is.
     uniforms = _uniforms(state, seed, step)
+    edge = 1.0 - share
     active = state.particles > 0
-    moved = state.particles + _displacement(state, sigma, velocity, uniforms)
-    survives = active & (moved > 0)
-    fallen = active & ~survives
-
-    # Column k of `vacancies` is the k-th op, in random order, that no survivor holds; column k of `values` is what the
-    # k-th fallen component brings there. A particle has at least as many vacancies as fallen components, and the
-    # columns beyond the fallen ones carry zero.
-    vacancies = uniforms[:, state.num_ops :].masked_fill(survives, 2.0).argsort(dim=1, stable=True)
-    fallen_first = fallen.to(torch.int8).argsort(dim=1, descending=True, stable=True)
-    values = torch.where(fallen, -moved, 0.0).gather(1, fallen_first)
-    settled = torch.where(survives, moved, 0.0).scatter_add(1, vacancies, values)
-    return ParticleSet(settled.clamp(0.0, 1.0), state.log_weights)
+    latent = torch.where(
+        active, edge + share * (1.0 - (1.0 - state.particles) ** power), edge * uniforms[:, state.num_ops :]
+    )
+    moved = (latent + scale * standard_normal(uniforms[:, : state.num_ops])).remainder(2.0)
+    moved = torch.where(moved > 1.0, 2.0 - moved, moved)
+    quantile = ((moved - edge) / share).clamp(0.0, 1.0)
+    settled = 1.0 - (1.0 - quantile) ** (1.0 / power)
+    return ParticleSet(torch.where(moved > edge, settled, 0.0), state.log_weights)
 
 
 def _uniforms(state: ParticleSet, seed: int | Tensor, step: int | Tensor) -> Tensor:

@@ -124,7 +124,7 @@ def effective_sample_size(run: RunHistory) -> str:
 
 def delta_of_last_step(run: RunHistory) -> str:
     """δ of each particle with its standard error, in the last step that had them."""
-    measured = [step for step in run.steps if all(value is not None for value in step["delta"])]
+    measured = [step for step in run.steps if step["delta"] and all(value is not None for value in step["delta"])]
     if not measured:
         return ""
     step = measured[-1]

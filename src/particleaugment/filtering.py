@@ -1,0 +1,246 @@
+"""One step of the search: its settings, and the filter's parts one after the other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from particleaugment import filter as pf
+from particleaugment.filter.resample import SCHEMES
+from particleaugment.ops import OPS, nearest_name
+from particleaugment.policies.particles import ParticlePolicy
+from particleaugment.probe import Measurement
+from particleaugment.random import Stream, uniform
+
+__all__ = ["FilterRecord", "FilterSettings", "filter_step"]
+
+_CHOICES = {
+    "measure": ("clone", "none"),
+    "transition": ("gaussian", "sparse"),
+    "update": ("paper", "tempered"),
+    "resampling": SCHEMES,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilterSettings:
+    """Settings of the search, with the paper's defaults.
+
+    >>> FilterSettings(nonzero=2, eta=0.25).due(epoch=1, epochs=250)
+    True
+
+    Attributes:
+        num_particles: Particles, r.
+        nonzero: Ops with a non-zero start probability per particle, l.
+        m: Level shared by all ops.
+        start_value: Start probability of those ops.
+        unit_vectors: Whether the first particles hold one op each.
+        measure: ``clone`` for the paper's relative loss difference, ``none`` for no measurement and no update.
+        shuffle_scores: Whether scores are permuted among the particles, as a control.
+        transition: ``gaussian`` for the paper's, ``sparse`` for one that keeps l active ops a particle.
+        sigma: Standard deviation of the transition's noise.
+        velocity: Drift c, subtracted at every transition: one number or one per op.
+        update: ``paper`` for factors (tanh(δ - 1) + 1)^η, ``tempered`` for scores shrunk by their errors.
+        eta: Strength of the weight update, η.
+        forgetting: Of the tempered update: what remains of the log-weights from step to step.
+        floor: Of the tempered update: share of the weight that is spread evenly.
+        alpha: Resample when the effective sample size falls under α·r.
+        resampling: ``systematic``, ``multinomial``, ``stratified`` or ``residual``.
+        reset_filter: Whether every step starts from the first particles again, as in the authors' released code.
+        gate_twice: Whether a chosen op is applied with probability 1/2 only, as there.
+        every: Epochs from one filter step to the next, i_f.
+        warmup: First epoch after which a step may follow.
+        clone_epochs: Epochs of clone training, e_p.
+        clone_size: Samples in D_tp: a number, or a fraction of the data (the paper's 25,600 of 50,000).
+        measure_size: Samples in D_vp, likewise.
+        order: ``fixed`` or ``random`` order of the ops.
+        semantics: Name of the mapping from level to argument.
+        ops: Op names.
+    """
+
+    num_particles: int = 50
+    nonzero: int = 3
+    m: float = 3.0
+    start_value: float = 0.25
+    unit_vectors: bool = False
+    measure: str = "clone"
+    shuffle_scores: bool = False
+    transition: str = "gaussian"
+    sigma: float = 0.05
+    velocity: float | tuple[float, ...] = 0.0
+    update: str = "paper"
+    eta: float = 1.0
+    forgetting: float = 0.9
+    floor: float = 0.05
+    alpha: float = 0.8
+    resampling: str = "systematic"
+    reset_filter: bool = False
+    gate_twice: bool = False
+    every: int = 1
+    warmup: int = 1
+    clone_epochs: int = 1
+    clone_size: int | float = 0.512
+    measure_size: int | float = 512
+    order: str = "fixed"
+    semantics: str = "timm-increasing"
+    ops: tuple[str, ...] = OPS
+
+    def __post_init__(self) -> None:
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                hint = nearest_name(getattr(self, name), choices) or f"; it is one of {', '.join(choices)}"
+                raise ValueError(f"{name} cannot be {getattr(self, name)!r}{hint}")
+        for name, least in (("every", 1), ("warmup", 0), ("clone_epochs", 1)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+        for name in ("clone_size", "measure_size"):
+            size = getattr(self, name)
+            valid = size >= 1 if isinstance(size, int) else isinstance(size, float) and 0 < size < 1
+            if isinstance(size, bool) or not valid:
+                raise ValueError(f"{name} must be a number of samples or a fraction between 0 and 1, got {size!r}")
+        # Everything else is checked by the functions that use it, on the smallest input, before any long work.
+        state = self.initial_state(seed=0)
+        self.policy(state)
+        nothing = torch.zeros(self.num_particles)
+        updated, _ = self.reweighted(self.moved(state, 0, 0), nothing + 1, nothing)
+        pf.resample(updated, alpha=self.alpha, scheme=self.resampling, seed=0, step=0)
+
+    def initial_state(self, seed: int) -> pf.ParticleSet:
+        """Return the particles that the search starts from."""
+        return pf.sparse_init(
+            num_particles=self.num_particles,
+            num_ops=len(self.ops),
+            nonzero=self.nonzero,
+            value=self.start_value,
+            unit_vectors=self.unit_vectors,
+            seed=seed,
+        )
+
+    def moved(self, state: pf.ParticleSet, seed: int, step: int) -> pf.ParticleSet:
+        """Return the particles after the prediction step."""
+        if self.transition == "sparse":
+            return pf.sparse_transition(
+                state, nonzero=self.nonzero, value=self.start_value, sigma=self.sigma, seed=seed, step=step
+            )
+        return pf.transition(state, sigma=self.sigma, velocity=self.velocity, seed=seed, step=step)
+
+    def reweighted(
+        self, state: pf.ParticleSet, scores: Tensor, standard_errors: Tensor
+    ) -> tuple[pf.ParticleSet, pf.ReweightInfo]:
+        """Return the particles after the weight update."""
+        if self.update == "tempered":
+            return pf.tempered_reweight(
+                state, scores, standard_errors, eta=self.eta, forgetting=self.forgetting, floor=self.floor
+            )
+        return pf.reweight(state, scores, eta=self.eta)
+
+    def policy(self, state: pf.ParticleSet) -> ParticlePolicy:
+        """Return a particle set as a policy."""
+        particles = state.particles / 2 if self.gate_twice else state.particles
+        return ParticlePolicy(particles, state.weights, self.m, self.semantics, self.order, self.ops)
+
+    def due(self, epoch: int, epochs: int | None = None) -> bool:
+        """Whether a filter step follows an epoch (counted from 1) of a run of ``epochs``; never after the last."""
+        return epoch >= self.warmup and epoch % self.every == 0 and (epochs is None or epoch < epochs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilterRecord:
+    """What one filter step measured and did.
+
+    Attributes:
+        step: Number of the step, from 1.
+        d0: Summed loss that the clone shed on plain samples; None where nothing is measured.
+        delta: δ of each particle; nan where it has no value, empty where nothing is measured.
+        standard_error: Paired standard error of each δ.
+        skip_reason: Why the update was left out, in a sentence, or None.
+        effective_sample_size: N_eff after the update, before resampling.
+        resampled: Whether the particles were resampled.
+        ops_per_image: Mean number of ops that the new policy applies.
+        seconds: Time per phase.
+    """
+
+    step: int
+    d0: float | None
+    delta: tuple[float, ...]
+    standard_error: tuple[float, ...]
+    skip_reason: str | None
+    effective_sample_size: float
+    resampled: bool
+    ops_per_image: float
+    seconds: Mapping[str, float] = field(compare=False)
+
+
+def filter_step(
+    state: pf.ParticleSet,
+    settings: FilterSettings,
+    measure: Callable[[ParticlePolicy], Measurement],
+    *,
+    seed: int,
+    step: int,
+) -> tuple[pf.ParticleSet, FilterRecord]:
+    """Take one step of the filter: transition, measurement, weight update, resampling.
+
+    Args:
+        state: The particles and weights before the step.
+        settings: The search's settings.
+        measure: Probes the noised particles.
+        seed: The run's seed.
+        step: Number of the step; part of every key.
+    """
+    start = time.perf_counter()
+    if settings.reset_filter:
+        state = settings.initial_state(seed)
+    moved = settings.moved(state, seed, step)
+    if settings.measure == "none":
+        return moved, _unmeasured(moved, settings, step, time.perf_counter() - start)
+    before = time.perf_counter()
+    measured = measure(settings.policy(moved))
+    after = time.perf_counter()
+    difference = pf.relative_loss_difference(*measured[:4])
+    scores, errors = difference.delta, difference.standard_error
+    if errors is None:
+        errors = torch.full_like(scores, torch.nan)
+    if settings.shuffle_scores:
+        order = uniform(seed, Stream.SHUFFLE, epoch=step, ids=torch.arange(len(scores)), slots=1)[:, 0].argsort()
+        scores, errors = scores[order], errors[order]
+    new_state, resampled = moved, False
+    size = pf.effective_sample_size(moved)
+    if difference.skip_reason is None:
+        reweighted, update = settings.reweighted(moved, scores, errors)
+        size = update.effective_sample_size
+        new_state, info = pf.resample(
+            reweighted, alpha=settings.alpha, scheme=settings.resampling, seed=seed, step=step
+        )
+        resampled = info.resampled
+    record = FilterRecord(
+        step=step,
+        d0=difference.d0,
+        delta=tuple(scores.tolist()),
+        standard_error=tuple(errors.tolist()),
+        skip_reason=difference.skip_reason,
+        effective_sample_size=size,
+        resampled=resampled,
+        ops_per_image=settings.policy(new_state).ops_per_image,
+        seconds=dict(measured.seconds) | {"filter": (before - start) + (time.perf_counter() - after)},
+    )
+    return new_state, record
+
+
+def _unmeasured(state: pf.ParticleSet, settings: FilterSettings, step: int, seconds: float) -> FilterRecord:
+    return FilterRecord(
+        step=step,
+        d0=None,
+        delta=(),
+        standard_error=(),
+        skip_reason=None,
+        effective_sample_size=pf.effective_sample_size(state),
+        resampled=False,
+        ops_per_image=settings.policy(state).ops_per_image,
+        seconds={"filter": seconds},
+    )
