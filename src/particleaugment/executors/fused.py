@@ -42,7 +42,7 @@ _MAX_SIDE = 1024
 _STATIC_SHARED = 18 * 1024
 
 _POINTERS = (
-    "images", "index", "ids", "epoch", "seed", "op", "arg", "code", "drawn_op", "drawn_arg", "edges", "particle",
+    "images", "index", "ids", "epoch", "seed", "op", "arg", "code", "edges", "particle",
     "gate", "table_op", "table_arg", "out", "scratch",
 )  # fmt: skip
 _DOUBLES = ("flip", "erase", "area_low", "area_span", "log_aspect_low", "log_aspect_span")

@@ -31,8 +31,6 @@ struct Params {
   const i64* op;           // [B, K] program, or null if it is drawn
   const double* arg;       // [B, K]
   const i64* code;         // [B, K] resampling per slot, or null
-  i64* drawn_op;           // [B, K] where to record a drawn program, or null
-  double* drawn_arg;       // [B, K]
   const double* edges;     // [R] upper edges of the particles' intervals
   const i64* particle;     // [B] particle of each sample, or null: drawn by weight
   const double* gate;      // [R, K] probabilities, or [1] for RANDOM_OPS
@@ -435,7 +433,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS) augment(co
     else {
       draw_slot(p, key, k, &op, &arg);
       if (p.random_code) code = uniform(key, INTERPOLATION, k) < 0.5 ? BILINEAR : BICUBIC;
-      if (p.drawn_op) { p.drawn_op[at] = op; p.drawn_arg[at] = arg; }
     }
     s.op[k] = op; s.arg[k] = arg; s.code[k] = code < 0 ? p.default_code : code;
     bool moves = op == ROTATE || (op >= SHEAR_X && op <= TRANSLATE_Y);

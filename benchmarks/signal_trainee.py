@@ -1,0 +1,200 @@
+"""A network on a GPU that the studies of the filter's signal train, average, measure and put back."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from particleaugment import filter as pf
+from particleaugment.data import ImageData, epoch_permutation
+from particleaugment.models import build_model
+from particleaugment.ops import OPS
+from particleaugment.policies import ParticlePolicy
+from particleaugment.program import resample_code
+from particleaugment.snapshot import Snapshot
+from particleaugment.training.graph import GraphTrainee
+from particleaugment.transforms import HorizontalFlip, Normalize, PadCrop, RandomErasing
+
+M = 3.0
+SPARSE = 50  # particles of the paper's kind come first in every policy here, then one particle per op
+SINGLE_PROBABILITY = 0.5
+BATCH = 128
+RATE = 0.1
+
+
+def particles() -> Tensor:
+    """Return the particles of both studies: sparse ones as the paper starts with, and one per op."""
+    sparse = pf.sparse_init(num_particles=SPARSE, num_ops=len(OPS), nonzero=3, value=0.25, seed=0)
+    return torch.cat([sparse.particles, SINGLE_PROBABILITY * torch.eye(len(OPS), dtype=torch.float64)])
+
+
+def policy(rows: Sequence[int]) -> ParticlePolicy:
+    """Return a policy that draws evenly from some of the particles."""
+    table = particles()
+    weights = torch.zeros(len(table), dtype=torch.float64)
+    weights[list(rows)] = 1.0
+    return ParticlePolicy(table, weights, m=M, semantics="timm-increasing")
+
+
+class StudyTrainee(GraphTrainee):
+    """A captured training step that also keeps each sample's latest training loss, and averaged weights."""
+
+    def __init__(self, data: ImageData, model_name: str, say: Callable[[str], None] = print):
+        device = data.train_images.device
+        model = build_model(model_name, data.num_classes, 0)
+        model = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        optimizer = torch.optim.SGD(
+            model.parameters(), lr=torch.tensor(RATE, device=device), momentum=0.9, weight_decay=5e-4, nesterov=True,
+            fused=True,
+        )  # fmt: skip
+        for parameter in model.parameters():
+            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        super().__init__(
+            model, optimizer, data.train_images, data.train_labels, Normalize(data.mean, data.std, torch.bfloat16),
+            seed=0, batch_size=BATCH, before=[PadCrop(4), HorizontalFlip()], after=[RandomErasing()],
+            resample=resample_code("bilinear"), fill=(128, 128, 128),
+            autocast=lambda: torch.autocast("cuda", torch.bfloat16), say=say,
+        )  # fmt: skip
+        self.model_name, self.classes = model_name, data.num_classes
+        self.sample_losses = torch.zeros(len(data.train_labels), device=device)
+        self.averaged = [tensor.detach().clone() for tensor in self.model.parameters()]
+
+    def _step(self, ids: Tensor, forward: Callable[[Tensor], Tensor]) -> None:
+        inputs = self._training(self.images, ids, index=ids)
+        losses = self._losses(inputs, self.labels[ids], forward)
+        self.optimizer.zero_grad(set_to_none=True)
+        losses.mean().backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        self.sample_losses.index_copy_(0, ids, losses.detach())
+        self._loss_sum += losses.detach().double().sum()
+
+    def start(self, seed: int) -> None:
+        """Begin a new training run in place, so that the captured step stays."""
+        fresh = build_model(self.model_name, self.classes, seed)
+        self.model.load_state_dict(fresh.state_dict())
+        for parameter in self.model.parameters():
+            self.optimizer.state[parameter]["momentum_buffer"].zero_()
+        for averaged, parameter in zip(self.averaged, self.model.parameters()):
+            averaged.copy_(parameter.detach())
+        for pipeline in (self._training, self._measuring):
+            pipeline.seed.fill_(seed)
+
+    def set_rate(self, rate: float) -> None:
+        """Set the learning rate that the captured step reads."""
+        self.optimizer.param_groups[0]["lr"].fill_(rate)
+
+    def epoch(self, training: ParticlePolicy, ids: Tensor, seed: int, epoch: int, average: bool = True) -> float:
+        """Train one epoch and return its mean loss; the average follows with a memory of about 800 steps."""
+        self.model.train()
+        every, decay = 8, 0.99
+
+        def follow(phase: str, done: int, total: int) -> None:
+            if average and done % every == 0:
+                with torch.no_grad():
+                    torch._foreach_lerp_(self.averaged, list(self.model.parameters()), 1.0 - decay)
+
+        order = ids[epoch_permutation(len(ids), seed, epoch)]
+        return self.train(training, order, epoch, progress=follow) / len(ids)
+
+    def capture(self) -> None:
+        """Capture the training step now; later captures would meet other threads' work."""
+        self.model.train()
+        self.train(policy([0]), torch.arange(BATCH), 0, progress=lambda phase, done, total: None)
+
+    @contextlib.contextmanager
+    def averaged_weights(self, batches: Sequence[Tensor]) -> Iterator[None]:
+        """Put the averaged weights into the network, with batch statistics estimated anew, and take them out again."""
+        with self.snapshot_of():
+            with torch.no_grad():
+                torch._foreach_copy_(list(self.model.parameters()), self.averaged)
+            reestimate_statistics(self.model, [self.plain(batch) for batch in batches], self.autocast)
+            self.model.eval()
+            yield
+
+    def snapshot_of(self) -> contextlib.AbstractContextManager[None]:
+        """Restore network and optimizer after the block."""
+        return Snapshot().of(self.model, self.optimizer)
+
+    def plain(self, ids: Tensor) -> Tensor:
+        """Return the network's input for plain images."""
+        return self._plain(self.images, ids, index=ids)
+
+    def augmented(self, training: ParticlePolicy, ids: Tensor, key: int) -> Tensor:
+        """Return the network's input for augmented images, crop and flip left out."""
+        self._measuring.set_policy(training)
+        self._measuring.set_epoch(key)
+        return self._measuring(self.images, ids, index=ids)
+
+
+@torch.no_grad()
+def reestimate_statistics(
+    model: nn.Module, inputs: Sequence[Tensor], autocast: Callable[[], contextlib.AbstractContextManager[object]]
+) -> None:
+    """Estimate the running statistics of batch normalisation anew, as the plain mean over some batches."""
+    norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
+    kept = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None
+    model.train()
+    for batch in inputs:
+        with autocast():
+            model(batch)
+    for norm, momentum in zip(norms, kept):
+        norm.momentum = momentum
+
+
+def cosine(epoch: int, epochs: int) -> float:
+    """Return the learning rate of an epoch, counted from 1."""
+    return 0.5 * RATE * (1 + math.cos(math.pi * (epoch - 1) / epochs))
+
+
+def accuracy(trainee: StudyTrainee, images: Tensor, labels: Tensor) -> float:
+    """Return the accuracy on plain images in percent."""
+    trainee.model.eval()
+    return trainee.evaluate(images, labels)[1]
+
+
+def in_parallel(trainees: Sequence[StudyTrainee], jobs: Sequence[Callable[[StudyTrainee], None]]) -> None:
+    """Run jobs on several captured networks at a time, each on a stream and thread of its own: one alone idles."""
+    queue, lock = list(jobs), threading.Lock()
+    failures: list[BaseException] = []
+
+    def work(trainee: StudyTrainee) -> None:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            while True:
+                with lock:
+                    if not queue or failures:
+                        return
+                    job = queue.pop(0)
+                try:
+                    job(trainee)
+                except BaseException as error:
+                    failures.append(error)
+                    return
+
+    threads = [threading.Thread(target=work, args=(trainee,)) for trainee in trainees]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+def held_out_losses(trainee: StudyTrainee, ids: Tensor) -> Tensor:
+    """Return each sample's loss on plain images, float64, in the network's present state."""
+    trainee.model.eval()
+    losses = []
+    with torch.no_grad():
+        for part in ids.split(2048):
+            with trainee.autocast():
+                logits = trainee.model(trainee.plain(part)).float()
+            losses.append(functional.cross_entropy(logits, trainee.labels[part], reduction="none").double())
+    return torch.cat(losses)
