@@ -14,7 +14,7 @@ import argparse
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -56,19 +56,35 @@ SMALL = Regime(10000, 30, range(SPARSE, SPARSE + len(OPS)), {"high": 3, "middle"
 LARGE = Regime(45000, 60, range(SPARSE), {"high": 4, "middle": 27, "low": 50}, own=False)
 REGIMES = {"small": SMALL, "large": LARGE}
 
+Severity = Callable[[float], tuple[Sequence[int], float, float]]
+# How severe should augmentation be, and when? The particles, the level m and the scale of their probabilities, by the
+# share of training done. One op in every image is scale 2, since a single op's probability is 1/2.
+LANDSCAPE: dict[str, Severity] = {
+    "none": lambda done: (range(SPARSE), M, 0.0),
+    "sparse, m 3": lambda done: (range(SPARSE), M, 1.0),
+    "sparse, m 10": lambda done: (range(SPARSE), 10.0, 1.0),
+    "one op, m 3": lambda done: (SMALL.rows, M, 2.0),
+    "one op, m 6": lambda done: (SMALL.rows, 6.0, 2.0),
+    "one op, m 10": lambda done: (SMALL.rows, 10.0, 2.0),
+    "one op in half the images, m 10": lambda done: (SMALL.rows, 10.0, 1.0),
+    "one op, m 10, fading": lambda done: (SMALL.rows, 10.0, 2.0 * (1.0 - done)),
+    "one op, m 10, rising": lambda done: (SMALL.rows, 10.0, 2.0 * done),
+}
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", required=True, help="folder of CIFAR-10's binary archive")
     parser.add_argument("--seeds", type=int, default=6, help="runs per op for the truth")
     parser.add_argument("--trainees", type=int, default=5, help="networks trained at the same time")
+    parser.add_argument("--landscape", type=int, default=2, help="runs per severity")
     parser.add_argument("--minutes", type=float, default=60, help="start no new part after this time")
     options = parser.parse_args()
     deadline = time.monotonic() + 60 * options.minutes
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     study = Study(options.data, deadline)
-    jobs = study.jobs(options.seeds)
+    jobs = study.jobs(options.seeds, options.landscape)
     print(f"{len(jobs)} parts to do, {options.trainees} at a time", flush=True)
     if jobs:
         trainees = [StudyTrainee(study.data, MODEL) for _ in range(min(options.trainees, len(jobs)))]
@@ -94,13 +110,13 @@ class Study:
         judged = rest[:10000].to(device)
         self.judge_images, self.judge_labels = self.data.train_images[judged], self.data.train_labels[judged]
         self.deadline, self.lock = deadline, threading.Lock()
-        self.results: dict[str, Any] = {"repeatability": {}, "truth": {}}
+        self.results: dict[str, Any] = {"repeatability": {}, "truth": {}, "landscape": {}}
         path = RESULTS / "filter_signal.json"
         if path.exists():
             known = json.loads(path.read_text())["results"]
-            self.results = {name: known[name] for name in self.results}
+            self.results = {name: known.get(name, {}) for name in self.results}
 
-    def jobs(self, seeds: int) -> list[Callable[[StudyTrainee], None]]:
+    def jobs(self, seeds: int, landscape: int) -> list[Callable[[StudyTrainee], None]]:
         """Return what is still to be done, the longest parts first."""
         jobs: list[Callable[[StudyTrainee], None]] = []
         for name in REGIMES:
@@ -110,6 +126,10 @@ class Study:
             for op, name in enumerate(OPS):
                 if str(seed) not in self.results["truth"].get(name, {}):
                     jobs.append(partial(self.truth, op, seed))
+        for seed in range(landscape):
+            for name in LANDSCAPE:
+                if str(seed) not in self.results["landscape"].get(name, {}):
+                    jobs.append(partial(self.landscape, name, seed))
         return jobs
 
     def repeatability(self, name: str, trainee: StudyTrainee) -> None:
@@ -156,10 +176,25 @@ class Study:
         print(f"{OPS[op]} seed {seed}: {reached:.2f} %, {time.perf_counter() - start:.1f} s", flush=True)
         self.add("truth", OPS[op], {str(seed): {"accuracy": reached, "train_loss": loss}})
 
+    def landscape(self, name: str, seed: int, trainee: StudyTrainee) -> None:
+        """Train on the large set under one course of severity and note the held-out accuracy."""
+        if time.monotonic() > self.deadline:
+            return
+        start, epochs = time.perf_counter(), LARGE.epochs
+        trainee.start(seed)
+        for epoch in range(1, epochs + 1):
+            rows, level, scale = LANDSCAPE[name]((epoch - 1) / (epochs - 1))
+            trainee.set_rate(cosine(epoch, epochs))
+            loss = trainee.epoch(policy(rows, level, scale), self.train, seed, epoch, average=False)
+        held_out = self.held_out.to(self.data.train_images.device)
+        reached = accuracy(trainee, self.data.train_images[held_out], self.data.train_labels[held_out])
+        print(f"{name} seed {seed}: {reached:.2f} %, {time.perf_counter() - start:.0f} s", flush=True)
+        self.add("landscape", name, {str(seed): {"accuracy": reached, "train_loss": loss}})
+
     def add(self, part: str, name: str, result: Any) -> None:
         """Add a result and save; one writer at a time."""
         with self.lock:
-            if part == "truth":
+            if part != "repeatability":
                 result = self.results[part].get(name, {}) | result
             self.results[part][name] = result
             self._write({})
