@@ -2,8 +2,8 @@
 
     python benchmarks/cifar10_quick.py --data DIR
 
-Each run has two cores to itself. One seed each: a spread of a few tenths of a point between seeds is to be expected, so this shows cost and order of
-magnitude, not which policy is better.
+Each run has two cores to itself. One seed each: a spread of a few tenths of a point between seeds is to be expected,
+so this shows cost and order of magnitude, not which policy is better.
 """
 
 from __future__ import annotations
