@@ -49,6 +49,9 @@ def measure_all(
     free = per_op(training, train_ids, epoch, seed, trainee.sample_losses[train_ids].double().cpu())
     found["training loss of the op (free)"] = -scores(free)
     found |= paper(trainee, training, clone, probe, train_ids, epoch, seed)
+    live = alignment(trainee, training, train_ids[:ALIGNED], held_out, epoch)
+    effects = per_op(training, train_ids[:ALIGNED], MEASUREMENTS + epoch, seed, live)
+    found["gradient alignment with held-out data, live weights"] = scores(effects)
     statistics = train_ids[: 8 * 512].split(512)
     with trainee.averaged_weights(statistics):
         table = policy(range(len(particles())))
@@ -57,7 +60,7 @@ def measure_all(
         for name, target in (("held-out", held_out), ("training", train_ids[-len(held_out) :])):
             aligned = alignment(trainee, training, train_ids[:ALIGNED], target, epoch)
             effects = per_op(training, train_ids[:ALIGNED], MEASUREMENTS + epoch, seed, aligned)
-            found[f"gradient alignment with {name} data"] = scores(effects)
+            found[f"gradient alignment with {name} data, averaged weights"] = scores(effects)
     if own:
         found["own clone per op"] = scores(own_clones(trainee, train_ids, held_out, epoch, seed))
     return {name: [float(f"{value:.6g}") for value in values.tolist()] for name, values in found.items()}
