@@ -6,6 +6,7 @@ Exit codes: 0 done; 1 the run failed; 2 the request was not valid, and nothing w
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
 import sys
@@ -46,6 +47,9 @@ def train(
     recipe: Annotated[str, typer.Argument(help="Name of a recipe.")] = "digits",
     out: Annotated[Path | None, typer.Option(help="Run folder; runs/RECIPE-SEED if not given.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the run.")] = 0,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="Repeat bit for bit on the same GPU, at some cost of speed.")
+    ] = False,
     assignments: Annotated[list[str] | None, typer.Option("--set", help="A setting, as key=value; repeatable.")] = None,
     checkpoint_seconds: CheckpointSeconds = 5.0,
     quiet: Quiet = False,
@@ -57,7 +61,8 @@ def train(
         from particleaugment.training.config import override
         from particleaugment.training.run import RunFolder
 
-        config = resolve(override(get_recipe(recipe), [f"seed={seed}", *(assignments or [])]))
+        flags = [f"seed={seed}", *(["deterministic=true"] if deterministic else [])]
+        config = resolve(override(get_recipe(recipe), [*flags, *(assignments or [])]))
         run = RunFolder.create(out or Path("runs") / f"{recipe}-{config.seed}", config)
     _go(run.path, checkpoint_seconds, quiet, fresh=True)
 
@@ -129,6 +134,32 @@ def data(
             _fail("stopped; the same command goes on from what has arrived", 130)
         if not quiet:
             print(f"{name} is in {folder}")
+
+
+@app.command()
+def bench(
+    quick: Annotated[bool, typer.Option("--quick", help="Measure less: under a minute on two CPU cores.")] = False,
+    data: Annotated[Path | None, typer.Option(help="Folder of CIFAR-10, for the epochs on a GPU.")] = None,
+    out: Annotated[Path | None, typer.Option(help="JSON file to write the results to.")] = None,
+) -> None:
+    """Time the augmentation and training epochs on this machine, beside the peers that are installed."""
+    with _clear_errors():
+        from particleaugment.bench import suite
+
+        if out is not None and not out.absolute().parent.is_dir():
+            raise ValueError(f"there is no folder {out.absolute().parent} to write {out.name} to; make it first")
+        console = Console(highlight=False, markup=False, emoji=False)
+        with console.status("") as status:
+            settings = suite.QUICK if quick else suite.FULL
+            document = suite.run_suite(settings, data, seed=0, say=lambda what: status.update(f"timing: {what}"))
+        console.print(suite.table(document))
+        console.print(suite.describe(document))
+        if data is not None and document["machine"]["gpu"] is None:
+            console.print("There is no GPU here, so the epochs are of the small network on the digits, not of --data.")
+        if out is not None:
+            command = "particleaugment bench" + " --quick" * quick + (f" --data {data}" if data else "")
+            out.write_text(json.dumps({"command": command} | document, indent=1) + "\n")
+            print(f"wrote {out}")
 
 
 @app.command("list")

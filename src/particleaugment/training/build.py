@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -101,11 +102,13 @@ def build(config: Config, say: Callable[[str], None], quiet: bool = False) -> Pa
     executor = choose_executor("auto", device)
     if resident and executor == "fused":
         trainee: EagerTrainee | GraphTrainee = _graph_trainee(config, model, optimizer, data, say)
-        chosen = "data resident on the GPU, fused executor, whole steps in a CUDA graph"
+        network = "compiled network" if _compiles(config) else "network not compiled"
+        chosen = f"data resident on the GPU, fused executor, whole steps in a CUDA graph, {network}"
     else:
         trainee = _eager_trainee(config, model, optimizer, data, samples)
         where = "" if device.type == "cpu" else ", too little GPU memory to hold the data" if not resident else ""
         chosen = f"{executor} executor, step by step{where}"
+    chosen += ", deterministic" if config.deterministic and device.type == "cuda" else ""
     return Parts(data, samples, model, optimizer, trainee, f"{chosen}, {config.precision}")
 
 
@@ -114,8 +117,16 @@ def _set_arithmetic(config: Config) -> None:
         return
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.precision != "fp32"
     torch.backends.cudnn.benchmark = not config.deterministic
+    if config.deterministic:
+        # cuBLAS reads this when it is first used, which is after this; without it its sums may come in another order.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(config.deterministic, warn_only=True)
     logging.getLogger("torch._inductor").setLevel(logging.ERROR)
+
+
+def _compiles(config: Config) -> bool:
+    """Whether the network is compiled: the compiler chooses kernels by timing them, so never where runs must repeat."""
+    return config.compile and not config.deterministic
 
 
 def _optimizer(config: Config, model: nn.Module) -> torch.optim.SGD:
@@ -154,7 +165,7 @@ def _graph_trainee(
         resample=resample_code(config.resample),
         fill=config.fill,
         autocast=_autocast(config),
-        compiled=config.compile,
+        compiled=_compiles(config),
         say=say,
     )
 

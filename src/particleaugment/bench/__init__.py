@@ -1,0 +1,1 @@
+"""Measurements of speed: what ``particleaugment bench`` and the scripts under ``benchmarks`` share."""

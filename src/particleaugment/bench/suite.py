@@ -1,0 +1,171 @@
+"""``particleaugment bench``: throughput and epochs on whatever hardware is there, as one table and one document."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.table import Table
+
+from particleaugment.bench.cpu import executor_rows
+from particleaugment.bench.timing import machine
+from particleaugment.bench.training import POLICIES, time_run, write_generated_cifar10
+from particleaugment.data import load_data
+
+__all__ = ["FULL", "QUICK", "Settings", "describe", "run_suite", "table"]
+
+_TITLES = {"randaugment": "RandAugment", "particles": "ParticleAugment"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """How much is measured.
+
+    Attributes:
+        cpu_batches: Images per batch on the CPU, by image size.
+        cpu_repeats: Timed calls of each row.
+        gpu_batches: Batch sizes on the GPU, by image size.
+        epochs: Epochs of each training run.
+        warm_up: Those at its start that are not counted.
+        training: Further settings of the training runs, as ``key=value``.
+    """
+
+    cpu_batches: Mapping[int, int]
+    cpu_repeats: int
+    gpu_batches: Mapping[int, tuple[int, ...]]
+    epochs: int
+    warm_up: int
+    training: tuple[str, ...] = ()
+
+
+FULL = Settings(
+    cpu_batches={32: 512, 224: 64},
+    cpu_repeats=20,
+    gpu_batches={32: (128, 512, 2048, 8192, 32768), 224: (64, 256, 1024)},
+    epochs=25,
+    warm_up=4,
+)
+"""Medians that are worth comparing."""
+
+QUICK = Settings(
+    cpu_batches={32: 256, 224: 16},
+    cpu_repeats=5,
+    gpu_batches={32: (128, 8192), 224: (64, 1024)},
+    epochs=4,
+    warm_up=1,
+)
+"""A first impression, in less than a minute on two CPU cores."""
+
+
+def run_suite(settings: Settings, data: Path | None, seed: int, say: Callable[[str], None]) -> dict[str, Any]:
+    """Measure, and return the results with the machine they were measured on.
+
+    Args:
+        settings: How much is measured.
+        data: Folder of CIFAR-10, for the epochs on a GPU; images of its shape are generated if it is not given.
+        seed: Seed of all draws.
+        say: Told what is being measured.
+    """
+    on_gpu = torch.cuda.is_available()
+    if data is not None:
+        load_data("cifar10", data, quiet=True)  # refuses what it cannot read, before any long work
+    results: dict[str, Any] = {"cpu": [], "gpu": None, "training": []}
+    for size, batch in settings.cpu_batches.items():
+        say(f"CPU, {size}x{size}")
+        results["cpu"] += executor_rows(size, batch, settings.cpu_repeats, seed)
+    if on_gpu:
+        results["gpu"] = _gpu_results(settings, seed, say)
+    with tempfile.TemporaryDirectory() as folder:
+        recipe, options, images = "digits", ["device=cpu"], "digits"
+        if on_gpu:
+            say("data for the epochs")
+            images = "CIFAR-10" if data is not None else "generated images of CIFAR-10's shape"
+            directory = data if data is not None else write_generated_cifar10(Path(folder), seed)
+            recipe, options = "cifar10-wrn28-2", ["device=cuda", f"data_dir={directory}"]
+        options += [f"epochs={settings.epochs}", *settings.training]
+        for label in POLICIES:
+            say(f"epochs with {_TITLES[label]}")
+            row = time_run(recipe, label, options, seed, settings.warm_up)
+            results["training"].append(row | {"images": images})
+    return {"seed": seed, "machine": machine(), "results": results}
+
+
+def _gpu_results(settings: Settings, seed: int, say: Callable[[str], None]) -> dict[str, Any]:
+    from particleaugment.bench.gpu import copy_bandwidth, large_rows, small_rows, torchvision_rows
+    from particleaugment.executors.fused import unavailable_reason
+
+    reason = unavailable_reason(torch.device("cuda"))
+    if reason:
+        return {"unavailable": reason, "rows": []}
+    say("GPU")
+    bandwidth = copy_bandwidth()
+    rows = list(small_rows(settings.gpu_batches[32], bandwidth, seed))
+    rows += large_rows(settings.gpu_batches[224], bandwidth, seed)
+    rows += torchvision_rows(bandwidth)
+    return {"bandwidth_bytes_per_second": bandwidth, "rows": rows}
+
+
+def describe(document: Mapping[str, Any]) -> str:
+    """Return the machine and versions in a sentence."""
+    found = document["machine"]
+    gpu = found["gpu"] or "no GPU"
+    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
+    return f"{found['cpu']}, {found['cores']} cores; {gpu}; {found['system']}, Python {found['python']}; {versions}"
+
+
+def table(document: Mapping[str, Any]) -> Table:
+    """Return the results as a table for a terminal of 80 columns."""
+    rows = Table(box=None, pad_edge=False, padding=(0, 1), width=80)
+    rows.add_column("", ratio=1)
+    rows.add_column("batch", justify="right", no_wrap=True)
+    rows.add_column("median", justify="right", no_wrap=True)
+    rows.add_column("middle half", justify="right", no_wrap=True)
+    results = document["results"]
+    for size in dict.fromkeys(row["size"] for row in results["cpu"]):
+        rows.add_row(f"CPU, {size}x{size}, RandAugment of 3 ops, images/s", style="bold")
+        for row in results["cpu"]:
+            if row["size"] == size:
+                threads = f"{row['threads']} thread" + "s" * (row["threads"] > 1)
+                _add_rate(rows, f"{row['name']}, {threads}", row, row["median"])
+    if results["gpu"] is not None:
+        rows.add_row("GPU, RandAugment of 3 ops, images/s", style="bold")
+        if "unavailable" in results["gpu"]:
+            rows.add_row(f"  not measured: {results['gpu']['unavailable']}")
+        for row in results["gpu"]["rows"]:
+            _add_rate(rows, row["name"], row, row["images_per_second"])
+    first = results["training"][0]
+    rows.add_row(f"Epoch of {first['model']} on {first['images']}, seconds", style="bold")
+    for row in results["training"]:
+        _add_epoch(rows, row)
+    return rows
+
+
+def _add_rate(rows: Table, name: str, row: Mapping[str, Any], median: float) -> None:
+    spread = f"{_short(row['low'])} to {_short(row['high'])}"
+    rows.add_row(f"  {name}", f"{row['batch']:,}", _short(median), spread)
+
+
+def _add_epoch(rows: Table, row: Mapping[str, Any]) -> None:
+    spread = f"{row['low']:.3f} to {row['high']:.3f}"
+    rows.add_row(f"  {_TITLES[row['policy']]}", str(row["batch_size"]), f"{row['seconds_per_epoch']:.3f}", spread)
+    for phase, value in row["phases"].items():
+        name = "evaluation, not counted" if phase == "evaluate" else phase
+        achieved = f"{row['tflops'][phase]:.3g} TFLOP/s" if phase in row["tflops"] else ""
+        rows.add_row(f"    {name}", "", f"{value:.3f}", achieved)
+    if "augmentation" in row:
+        share = f"{100 * row['augmentation']['share_of_step']:.1f} % of a step"
+        alone = f"{row['augmentation']['augmentation_microseconds']:.1f} us"
+        rows.add_row("    augmentation of a batch alone", "", alone, share)
+
+
+def _short(value: float) -> str:
+    """Return a rate in few digits.
+
+    >>> _short(71604.8), _short(31674054)
+    ('71,605', '31.67 M')
+    """
+    return f"{value / 1e6:.2f} M" if value >= 1e6 else f"{value:,.0f}"

@@ -1,0 +1,119 @@
+import json
+import time
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from particleaugment.bench import suite
+from particleaugment.bench.cpu import beside_timm
+from particleaugment.bench.training import flops_per_image, phase_seconds, time_run, write_generated_cifar10
+from particleaugment.cli import app
+from particleaugment.data import load_data
+from particleaugment.training.run import RunError
+
+TINY = suite.Settings(
+    cpu_batches={32: 8, 48: 4},
+    cpu_repeats=2,
+    gpu_batches={32: (128,), 224: (64,)},
+    epochs=3,
+    warm_up=1,
+    training=(
+        "batch_size=100", "validation=1200", "clone_size=40", "measure_size=20", "num_particles=3", "precision=fp32",
+    ),
+)  # fmt: skip
+
+
+def record(kind, epoch, **seconds):
+    return {"kind": kind, "epoch": epoch, "seconds": seconds | {"resumes": 0}}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the settings are for the epochs on a CPU")
+def test_the_command_measures_everything_and_fits_a_terminal(tmp_path, monkeypatch):
+    monkeypatch.setattr(suite, "QUICK", TINY)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    file = tmp_path / "bench.json"
+    done = CliRunner().invoke(app, ["bench", "--quick", "--out", str(file)], terminal_width=80)
+    assert done.exit_code == 0, done.output
+    lines = done.output.splitlines()
+    assert max(len(line.rstrip()) for line in lines if not line.startswith("wrote ")) <= 80
+    document = json.loads(file.read_text())
+    assert document["command"] == "particleaugment bench --quick"
+    assert document["machine"]["versions"]["torch"] == torch.__version__
+    cpu, training = document["results"]["cpu"], document["results"]["training"]
+    for size in (32, 48):
+        names = [row["name"] for row in cpu if row["size"] == size]
+        assert {"batch", "pil"} < set(names)
+        assert any("timm" in name for name in names)
+    assert all(0 < row["low"] <= row["median"] <= row["high"] for row in cpu)
+    plain, searching = training
+    assert (plain["policy"], searching["policy"]) == ("randaugment", "particles")
+    assert set(plain["phases"]) == {"train", "evaluate"}
+    assert set(searching["phases"]) == {"train", "evaluate", "clone", "measure", "filter"}
+    for row in training:
+        counted = sum(value for phase, value in row["phases"].items() if phase != "evaluate")
+        assert row["seconds_per_epoch"] == pytest.approx(counted, abs=1e-3)
+        assert row["epochs_measured"] == 2
+        assert row["tflops"]["train"] == row["training_tflops"] > 0
+    for shown in ("CPU, 32x32", "CPU, 48x48", "ParticleAugment", "clone", f"torch {torch.__version__}"):
+        assert shown in done.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--data", "no/such/folder"], "there is no folder no/such/folder"),
+        (["--out", "no/such/folder/bench.json"], "to write bench.json to; make it first"),
+    ],
+)
+def test_requests_that_cannot_be_met_are_refused_at_once(arguments, message):
+    start = time.monotonic()
+    done = CliRunner().invoke(app, ["bench", "--quick", *arguments])
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert time.monotonic() - start < 10
+
+
+def test_phases_are_medians_after_the_warm_up():
+    records = []
+    for epoch, seconds in enumerate((100.0, 50.0, 1.0, 2.0, 6.0), start=1):
+        records.append(record("epoch", epoch, train=seconds, evaluate=9.0))
+        if epoch < 5:
+            records.append(record("filter", epoch, clone=10 * seconds, measure=1.0))
+    found = phase_seconds(records, warm_up=2)
+    assert found["phases"] == {"train": 2.0, "evaluate": 9.0, "clone": 15.0, "measure": 1.0}
+    assert found["seconds_per_epoch"] == 18.0
+    assert (found["epochs_measured"], found["filter_steps_measured"]) == (3, 2)
+    assert (found["low"], found["high"]) == (14.75, 20.25)  # of whole epochs: 12 and 23
+
+
+def test_operations_are_those_of_the_layers():
+    # WRN-10-1 by hand: multiply-adds of the stem, three blocks with their shortcuts, and the head.
+    stem = 32 * 32 * 27 * 16
+    stages = [(16, 16, 32), (16, 32, 16), (32, 64, 8)]
+    blocks = sum(
+        side * side * (9 * narrow * wide + 9 * wide * wide + (narrow * wide if narrow != wide else 0))
+        for narrow, wide, side in stages
+    )
+    forward, backward = flops_per_image("wrn-10-1", 10, (3, 32, 32))
+    assert forward == 2 * (stem + blocks + 64 * 10)
+    # Each layer once for its input and once for its weights; the images need no gradient.
+    assert backward == 2 * forward - 2 * stem
+
+
+def test_a_training_run_that_fails_is_named(capfd):
+    with pytest.raises(RunError, match="the training run of the benchmark failed"):
+        time_run("digits", "randaugment", ["epochs=0"], seed=0, warm_up=0)
+    assert "epochs must be at least 1, got 0" in capfd.readouterr().err
+
+
+def test_generated_images_are_read_as_cifar10(tmp_path):
+    data = load_data("cifar10", write_generated_cifar10(tmp_path, seed=0))
+    assert data.train_images.shape == (50_000, 3, 32, 32)
+    assert data.test_images.shape == (10_000, 3, 32, 32)
+    assert len(data.train_labels.unique()) == 10
+
+
+def test_result_rows_keep_the_names_that_the_tables_read():
+    row = beside_timm(32, 4, repeats=1, seed=0)
+    assert {"size", "batch", "peer", "timm", "ours_1_thread", "ours_2_threads", "ratio_1_thread"} < set(row)
