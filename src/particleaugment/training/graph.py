@@ -8,6 +8,7 @@ of a filter step is trained by replaying the same graph, since snapshot and rest
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -194,9 +195,11 @@ class GraphTrainee:
 
     def _step_function(self) -> Callable[[], object]:
         if self._graph is None and not self._capture_failed and self._training.table_addresses() is not None:
+            stream = torch.cuda.current_stream()
             try:
                 self._capture()
             except Exception as error:
+                torch.cuda.set_stream(stream)  # a capture that fails leaves its own stream in place
                 self._capture_failed = True
                 self._forward = self.model
                 torch.cuda.synchronize()
@@ -209,11 +212,14 @@ class GraphTrainee:
         with self._undone():
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                for _ in range(3):
-                    self._position.zero_()
-                    self._whole_step()
-            torch.cuda.current_stream().wait_stream(stream)
+            try:
+                with torch.cuda.stream(stream):
+                    for number in range(3):
+                        self._position.zero_()
+                        with _waiting_refused() if number == 2 else nullcontext():
+                            self._whole_step()
+            finally:  # what was started must end before the network is put back
+                torch.cuda.current_stream().wait_stream(stream)
             self._position.zero_()
             self.optimizer.zero_grad(set_to_none=True)
             graph = torch.cuda.CUDAGraph()
@@ -229,3 +235,15 @@ class GraphTrainee:
             yield
         for tensor, value in zip((self._position, self._loss_sum), kept):
             tensor.copy_(value)
+
+
+@contextlib.contextmanager
+def _waiting_refused() -> Iterator[None]:
+    """Make it an error to wait for the device: in a capture that would leave torch's generator and memory unusable."""
+    mode = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings(action="ignore"):  # torch calls the mode a prototype
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(mode)

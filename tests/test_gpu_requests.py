@@ -1,0 +1,25 @@
+"""What the command line does with requests that concern a GPU, wherever it runs."""
+
+import json
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from particleaugment import cli
+
+
+def test_the_flag_reaches_the_configuration(tmp_path, monkeypatch):
+    monkeypatch.setattr(cli, "_go", lambda *_, **__: None)
+    for name, flags in (("plain", []), ("deterministic", ["--deterministic"])):
+        done = CliRunner().invoke(cli.app, ["train", "--out", str(tmp_path / name), *flags])
+        assert done.exit_code == 0, done.output
+        assert json.loads((tmp_path / name / "config.json").read_text())["deterministic"] is bool(flags)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_a_gpu_that_is_not_there_is_refused(tmp_path):
+    done = CliRunner().invoke(cli.app, ["train", "--out", str(tmp_path / "run"), "--set", "device=cuda"])
+    assert done.exit_code == 2
+    assert "device=cuda was asked for, but torch sees no CUDA device here; set device=cpu" in done.stderr
+    assert not (tmp_path / "run").exists()
