@@ -1,8 +1,10 @@
 import json
 import time
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from typer.testing import CliRunner
 
 from particleaugment.bench import suite
@@ -12,16 +14,25 @@ from particleaugment.cli import app
 from particleaugment.data import load_data
 from particleaugment.training.run import RunError
 
-TINY = suite.Settings(
-    cpu_batches={32: 8, 48: 4},
-    cpu_repeats=2,
-    gpu_batches={32: (128,), 224: (64,)},
-    epochs=3,
-    warm_up=1,
-    training=(
-        "batch_size=100", "validation=1200", "clone_size=40", "measure_size=20", "num_particles=3", "precision=fp32",
-    ),
-)  # fmt: skip
+
+@pytest.fixture
+def tiny(tmp_path):
+    """Settings of a suite that takes no time: few images, and networks trained on a folder of sixty."""
+    generator = np.random.default_rng(0)
+    for number in range(60):
+        path = tmp_path / "images" / f"class{number % 2}" / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(generator.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(path)
+    options = {"data": "folder", "data_dir": tmp_path / "images", "image_size": 32, "batch_size": 20, "clone_size": 20}
+    options |= {"measure_size": 10, "num_particles": 3, "precision": "fp32"}
+    return suite.Settings(
+        cpu_batches={32: 8, 48: 4},
+        cpu_repeats=2,
+        gpu_batches={32: (128,), 224: (64,)},
+        epochs=3,
+        warm_up=1,
+        training=tuple(f"{name}={value}" for name, value in options.items()),
+    )
 
 
 def record(kind, epoch, **seconds):
@@ -29,8 +40,8 @@ def record(kind, epoch, **seconds):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the settings are for the epochs on a CPU")
-def test_the_command_measures_everything_and_fits_a_terminal(tmp_path, monkeypatch):
-    monkeypatch.setattr(suite, "QUICK", TINY)
+def test_the_command_measures_everything_and_fits_a_terminal(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(suite, "QUICK", tiny)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     file = tmp_path / "bench.json"
     done = CliRunner().invoke(app, ["bench", "--quick", "--out", str(file)], terminal_width=80)

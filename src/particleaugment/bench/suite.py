@@ -80,7 +80,7 @@ def run_suite(settings: Settings, data: Path | None, seed: int, say: Callable[[s
     if on_gpu:
         results["gpu"] = _gpu_results(settings, seed, say)
     with tempfile.TemporaryDirectory() as folder:
-        recipe, options, images = "digits", ["device=cpu"], "digits"
+        recipe, options, images = "digits", ["device=cpu"], ""
         if on_gpu:
             say("data for the epochs")
             images = "CIFAR-10" if data is not None else "generated images of CIFAR-10's shape"
@@ -90,7 +90,7 @@ def run_suite(settings: Settings, data: Path | None, seed: int, say: Callable[[s
         for label in POLICIES:
             say(f"epochs with {_TITLES[label]}")
             row = time_run(recipe, label, options, seed, settings.warm_up)
-            results["training"].append(row | {"images": images})
+            results["training"].append(row | {"images": images or row["data"]})
     return {"seed": seed, "machine": machine(), "results": results}
 
 

@@ -55,7 +55,13 @@ def time_run(
             raise RunError(f"the training run of the benchmark failed: {' '.join(command)}")
         run = RunFolder.open(out)
         config, records = run.config, run.read_metrics()
-    data = load_data(config.data, config.data_dir or None, validation=config.validation, quiet=True)
+    data = load_data(
+        config.data,
+        config.data_dir or None,
+        image_size=config.image_size or None,
+        validation=config.validation,
+        quiet=True,
+    )
     found = phase_seconds(records, warm_up)
     phases = found["phases"]
     work = _flops_per_phase(config, data)
