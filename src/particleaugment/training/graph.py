@@ -231,10 +231,12 @@ class GraphTrainee:
     @contextlib.contextmanager
     def _undone(self) -> Iterator[None]:
         kept = [tensor.clone() for tensor in (self._position, self._loss_sum)]
-        with Snapshot().of(self.model, self.optimizer):
-            yield
-        for tensor, value in zip((self._position, self._loss_sum), kept):
-            tensor.copy_(value)
+        try:
+            with Snapshot().of(self.model, self.optimizer):
+                yield
+        finally:
+            for tensor, value in zip((self._position, self._loss_sum), kept):
+                tensor.copy_(value)
 
 
 @contextlib.contextmanager
