@@ -62,8 +62,7 @@ def test_the_command_measures_everything_and_fits_a_terminal(tiny, tmp_path, mon
     assert set(plain["phases"]) == {"train", "evaluate"}
     assert set(searching["phases"]) == {"train", "evaluate", "clone", "measure", "filter"}
     for row in training:
-        counted = sum(value for phase, value in row["phases"].items() if phase != "evaluate")
-        assert row["seconds_per_epoch"] == pytest.approx(counted, abs=1e-3)
+        assert row["phases"]["train"] * 0.2 < row["low"] <= row["seconds_per_epoch"] <= row["high"]
         assert row["epochs_measured"] == 2
         assert row["tflops"]["train"] == row["training_tflops"] > 0
     for shown in ("CPU, 32x32", "CPU, 48x48", "ParticleAugment", "clone", f"torch {torch.__version__}"):
@@ -93,7 +92,7 @@ def test_phases_are_medians_after_the_warm_up():
             records.append(record("filter", epoch, clone=10 * seconds, measure=1.0))
     found = phase_seconds(records, warm_up=2)
     assert found["phases"] == {"train": 2.0, "evaluate": 9.0, "clone": 15.0, "measure": 1.0}
-    assert found["seconds_per_epoch"] == 18.0
+    assert found["seconds_per_epoch"] == 17.5
     assert (found["epochs_measured"], found["filter_steps_measured"]) == (3, 2)
     assert (found["low"], found["high"]) == (14.75, 20.25)  # of whole epochs: 12 and 23
 

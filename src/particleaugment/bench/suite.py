@@ -20,6 +20,13 @@ __all__ = ["FULL", "QUICK", "Settings", "describe", "run_suite", "table"]
 
 _TITLES = {"randaugment": "RandAugment", "particles": "ParticleAugment"}
 
+_SHORTER = {
+    ", 3 ops + crop, flip, erase, normalise": ", whole pipeline",
+    ", 3 ops": "",
+    "ONE draw for the whole batch": "one draw a batch",
+    " (loop)": "",
+}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
@@ -83,7 +90,7 @@ def run_suite(settings: Settings, data: Path | None, seed: int, say: Callable[[s
         recipe, options, images = "digits", ["device=cpu"], ""
         if on_gpu:
             say("data for the epochs")
-            images = "CIFAR-10" if data is not None else "generated images of CIFAR-10's shape"
+            images = "CIFAR-10" if data is not None else "generated images"
             directory = data if data is not None else write_generated_cifar10(Path(folder), seed)
             recipe, options = "cifar10-wrn28-2", ["device=cuda", f"data_dir={directory}"]
         options += [f"epochs={settings.epochs}", *settings.training]
@@ -126,19 +133,22 @@ def table(document: Mapping[str, Any]) -> Table:
     rows.add_column("middle half", justify="right", no_wrap=True)
     results = document["results"]
     for size in dict.fromkeys(row["size"] for row in results["cpu"]):
-        rows.add_row(f"CPU, {size}x{size}, RandAugment of 3 ops, images/s", style="bold")
+        rows.add_row(f"CPU, {size}x{size}, 3 random ops, images/s", style="bold")
         for row in results["cpu"]:
             if row["size"] == size:
                 threads = f"{row['threads']} thread" + "s" * (row["threads"] > 1)
                 _add_rate(rows, f"{row['name']}, {threads}", row, row["median"])
     if results["gpu"] is not None:
-        rows.add_row("GPU, RandAugment of 3 ops, images/s", style="bold")
+        rows.add_row("GPU, 3 random ops, images/s", style="bold")
         if "unavailable" in results["gpu"]:
             rows.add_row(f"  not measured: {results['gpu']['unavailable']}")
         for row in results["gpu"]["rows"]:
-            _add_rate(rows, row["name"], row, row["images_per_second"])
+            name = row["name"]
+            for long, short in _SHORTER.items():
+                name = name.replace(long, short)
+            _add_rate(rows, name, row, row["images_per_second"])
     first = results["training"][0]
-    rows.add_row(f"Epoch of {first['model']} on {first['images']}, seconds", style="bold")
+    rows.add_row(f"Epoch, {first['model']}, {first['images']}, seconds", style="bold")
     for row in results["training"]:
         _add_epoch(rows, row)
     return rows

@@ -83,10 +83,10 @@ def time_run(
 
 
 def phase_seconds(records: Iterable[dict[str, Any]], warm_up: int) -> dict[str, Any]:
-    """Return medians over the epochs after the warm-up: of every phase, and of their sum without evaluation.
+    """Return medians over the epochs after the warm-up: of whole epochs without evaluation, and of every phase.
 
-    ``low`` and ``high`` are the quartiles of whole epochs. Where the run has filter steps, epochs without one (the
-    last) count for the phases that they have and not for the quartiles.
+    ``low`` and ``high`` are the quartiles of whole epochs. Where the run has filter steps, an epoch without one (the
+    last) is not whole and counts for the phases that it has.
 
     >>> epoch = {"kind": "epoch", "seconds": {"train": 2.0, "evaluate": 1.0, "resumes": 0}}
     >>> found = phase_seconds([{"epoch": number} | epoch for number in (1, 2, 3, 4)], warm_up=1)
@@ -109,9 +109,9 @@ def phase_seconds(records: Iterable[dict[str, Any]], warm_up: int) -> dict[str, 
             with_filter.add(record["epoch"])
     medians = {phase: round(statistics.median(values), 4) for phase, values in phases.items()}
     whole = [value for epoch, value in sums.items() if not with_filter or epoch in with_filter]
-    low, _, high = statistics.quantiles(whole, n=4, method="inclusive") if len(whole) > 1 else whole * 3
+    low, middle, high = statistics.quantiles(whole, n=4, method="inclusive") if len(whole) > 1 else whole * 3
     return {
-        "seconds_per_epoch": round(sum(value for phase, value in medians.items() if phase != "evaluate"), 4),
+        "seconds_per_epoch": round(middle, 4),
         "low": round(low, 4),
         "high": round(high, 4),
         "phases": medians,
