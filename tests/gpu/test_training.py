@@ -138,7 +138,7 @@ class Branching(nn.Module):
 
     def forward(self, images):
         hidden = self.norm(self.first(images))
-        if float(hidden.mean()) > 0:
+        if float(images.mean()) > 0:
             hidden = -hidden
         return self.head(hidden.relu().mean(dim=(2, 3)))
 
