@@ -232,12 +232,13 @@ def _open_session(run: RunFolder, display: Display, stop: Stop, checkpoint_secon
 @contextmanager
 def _clear_errors() -> Iterator[None]:
     """Turn what users can mend into one sentence and an exit code; anything else stays a traceback."""
+    from particleaugment.data.reader import ReadError
     from particleaugment.training.checkpoint import CheckpointError
     from particleaugment.training.run import RunError
 
     try:
         yield
-    except (RunError, CheckpointError) as error:
+    except (RunError, CheckpointError, ReadError) as error:
         _fail(str(error), 1)
     except (ValueError, TypeError, ImportError) as error:
         _fail(str(error), 2)

@@ -38,7 +38,8 @@ __all__ = [
 DATA_SETS = ("digits", "cifar10", "cifar100", "folder")
 """The names that :func:`load_data` takes."""
 
-_FOLDER_SIZE = 64
+FOLDER_SIZE = 64
+"""Height and width of a folder's images where none is given."""
 
 
 def load_data(
@@ -97,4 +98,4 @@ def _load(name: str, directory: str | os.PathLike[str] | None, image_size: int |
         return load_cifar10(directory)
     if name == "cifar100":
         return load_cifar100(directory)
-    return load_folder(directory, _FOLDER_SIZE if image_size is None else image_size, quiet=quiet)
+    return load_folder(directory, FOLDER_SIZE if image_size is None else image_size, quiet=quiet)

@@ -22,12 +22,20 @@ from particleaugment.data.listing import ImageList, list_folder
 from particleaugment.data.progress import progress_bar
 from particleaugment.data.split import epoch_permutation
 
-__all__ = ["IMAGENET_STATISTICS", "FolderDataset", "folder_statistics", "load_folder"]
+__all__ = [
+    "IMAGENET_STATISTICS",
+    "FolderDataset",
+    "decode_images",
+    "decoded_bytes",
+    "folder_statistics",
+    "load_folder",
+]
 
 IMAGENET_STATISTICS = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 """Mean and standard deviation of ImageNet's channels, in units where 255 is 1."""
 
 MEMORY_LIMIT = 4 << 30
+"""How many bytes of decoded images are held in memory; the same everywhere, so that no result depends on a machine."""
 
 Item = tuple[Tensor, int, int]
 
@@ -36,8 +44,8 @@ class FolderDataset(Dataset[Item]):
     """Image files, decoded when asked for: each item is (uint8 image ``[3, size, size]``, label, id).
 
     For training, each image is a random part of the file's, a pure function of (seed, epoch, id): the same for every
-    batch size and number of workers. For evaluation it is the centre, after the shorter side is brought to 256/224 of
-    the size. Nothing else random happens here: flip, jitter and policy work on whole batches, by the ids.
+    batch size and number of workers. For evaluation it is the centre. Nothing else random happens here: flip, jitter
+    and policy work on whole batches, by the ids.
 
     The epoch lives in shared memory, so that :meth:`set_epoch` reaches worker processes that stay alive between epochs
     (``persistent_workers``). Call it before iterating over a loader, not while it runs. Any loader will do;
@@ -49,6 +57,7 @@ class FolderDataset(Dataset[Item]):
         train: Whether to cut out random parts.
         seed: The run's seed.
         crop: How random parts are drawn.
+        centre: How the centre is cut out: by default after the shorter side is brought to 256/224 of the size.
         max_pixels: The largest image that is read, see :func:`particleaugment.data.images.read_image`.
 
     >>> import tempfile
@@ -74,10 +83,11 @@ class FolderDataset(Dataset[Item]):
         train: bool,
         seed: int = 0,
         crop: RandomResizedCrop | None = None,
+        centre: CentreCrop | None = None,
         max_pixels: int | None = None,
     ):
         self.images, self.size, self.train, self.seed = images, _checked_size(size), train, seed
-        self.crop = crop or RandomResizedCrop()
+        self.crop, self.centre = crop or RandomResizedCrop(), centre or CentreCrop()
         self.max_pixels = max_pixels
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
 
@@ -105,16 +115,21 @@ class FolderDataset(Dataset[Item]):
             if not -count <= index < count:
                 raise IndexError(f"there is no image {index}; the data set has {count}")
         ids = [int(index) % count for index in indices]
+        return _Batch(self.read(ids), self.images.labels[ids], ids)
+
+    def read(self, ids: list[int], told: Callable[[int], None] = lambda index: None) -> Tensor:
+        """Return some images, uint8 ``[N, 3, size, size]``; ``told`` learns of each id before its file is opened."""
         pictures = torch.empty(len(ids), 3, self.size, self.size, dtype=torch.uint8)
         if get_worker_info() is not None:
             pictures.share_memory_()  # decoded to where the main process reads it
         for index, region, out in zip(ids, self._regions(ids), pictures):
+            told(index)
             read_image(self.images.path(index), self.size, region, self.max_pixels, out)
-        return _Batch(pictures, self.images.labels[ids], ids)
+        return pictures
 
     def _regions(self, ids: list[int]) -> list[Callable[[int, int], Box]]:
         if not self.train:
-            return [partial(CentreCrop().box, size=self.size)] * len(ids)
+            return [partial(self.centre.box, size=self.size)] * len(ids)
         draws = self.crop.sample(torch.tensor(ids, dtype=torch.int64), self.epoch, self.seed)
         return [partial(self.crop.box, row) for row in draws.tolist()]
 
@@ -167,13 +182,13 @@ def load_folder(
     size = _checked_size(size)
     parts = list_folder(directory, test)
     count = sum(len(part) for part in parts)
-    needed = count * 3 * size * size
+    needed = decoded_bytes(parts, size)
     if needed > max_bytes:
         raise ValueError(
             f"the {count:,} images in {directory} take {needed / 2**30:.1f} GiB of memory at {size}x{size}, and "
-            f"{max_bytes / 2**30:.1f} GiB are allowed; use a smaller image size"
+            f"{max_bytes / 2**30:.1f} GiB are allowed; use a smaller image size, or stream the files (stream=true)"
         )
-    train, held_out = (_decode(part, size, max_pixels, quiet) for part in parts)
+    train, held_out = (decode_images(part, size, max_pixels=max_pixels, quiet=quiet) for part in parts)
     mean, std = channel_statistics(train) if normalization == "data" else IMAGENET_STATISTICS
     return ImageData(
         train_images=train,
@@ -184,6 +199,30 @@ def load_folder(
         mean=mean,
         std=std,
     )
+
+
+def decoded_bytes(parts: Sequence[ImageList], size: int) -> int:
+    """Return how much memory the images of some lists take up when decoded."""
+    return sum(len(part) for part in parts) * 3 * size * size
+
+
+def decode_images(images: ImageList, size: int, *, max_pixels: int | None = None, quiet: bool = True) -> Tensor:
+    """Decode all images of a list into one tensor, uint8 ``[N, 3, size, size]``, the centre cut out.
+
+    It works in threads: Pillow lets go of the interpreter while it decodes.
+    """
+    result = torch.empty(len(images), 3, size, size, dtype=torch.uint8)
+    region = partial(CentreCrop(margin=1.0).box, size=size)
+
+    def decode(index: int) -> None:
+        read_image(images.path(index), size, region, max_pixels, out=result[index])
+
+    workers = min(32, os.cpu_count() or 1)
+    with ThreadPoolExecutor(workers) as pool, progress_bar("decoding", len(images), quiet=quiet) as update:
+        # Going through the results in order makes the first bad file the one that is named; the rest is then dropped.
+        for done, _ in enumerate(pool.map(decode, range(len(images))), start=1):
+            update(done)
+    return result
 
 
 def folder_statistics(
@@ -206,25 +245,9 @@ def folder_statistics(
     cache = _cache_folder() / f"statistics-{_fingerprint(images, part, size)}.json"
     known = _read_statistics(cache)
     if known is None:
-        known = channel_statistics(_decode(part, _checked_size(size), max_pixels, quiet))
+        known = channel_statistics(decode_images(part, _checked_size(size), max_pixels=max_pixels, quiet=quiet))
         _write_statistics(cache, known)
     return known
-
-
-def _decode(images: ImageList, size: int, max_pixels: int | None, quiet: bool) -> Tensor:
-    """Decode all images into one tensor, in threads: Pillow lets go of the interpreter while it decodes."""
-    result = torch.empty(len(images), 3, size, size, dtype=torch.uint8)
-    region = partial(CentreCrop(margin=1.0).box, size=size)
-
-    def decode(index: int) -> None:
-        read_image(images.path(index), size, region, max_pixels, out=result[index])
-
-    workers = min(32, os.cpu_count() or 1)
-    with ThreadPoolExecutor(workers) as pool, progress_bar("decoding", len(images), quiet=quiet) as update:
-        # Going through the results in order makes the first bad file the one that is named; the rest is then dropped.
-        for done, _ in enumerate(pool.map(decode, range(len(images))), start=1):
-            update(done)
-    return result
 
 
 def _checked_size(size: int) -> int:

@@ -7,16 +7,20 @@ import io
 from html import escape
 from pathlib import Path
 
+from torch import Tensor
+
 from particleaugment.policies import ParticlePolicy, Policy, Schedule, load
 from particleaugment.report import plots
 from particleaugment.report.gallery import draw_grid, policy_rows
 from particleaugment.report.metrics import RunHistory, alarms, history
 from particleaugment.report.summary import leading_ops
 from particleaugment.training.checkpoint import write_atomically
-from particleaugment.training.config import settings_of
+from particleaugment.training.config import Config, settings_of
 from particleaugment.training.run import RunError, RunFolder
 
 __all__ = ["render", "write_report"]
+
+_LARGEST_EXAMPLE = 64  # pixels a side of a shown image
 
 # The page loads nothing: what is not in the file is refused by the browser.
 _ALLOWED = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
@@ -152,12 +156,8 @@ def _skips(run: RunHistory) -> str:
 
 
 def _pictures(run: RunHistory) -> list[str]:
-    from particleaugment.data import load_data
-
     try:
-        config = run.config
-        data = load_data(config.data, config.data_dir or None, image_size=config.image_size or None, quiet=True)
-        images = data.train_images[:12]
+        images = _examples(run.config)
     except (OSError, ValueError):
         return []
     moments = _moments(run)
@@ -171,6 +171,17 @@ def _pictures(run: RunHistory) -> list[str]:
         f'<figure><img alt="Training images under the policy" src="data:image/png;base64,{source}">'
         "<figcaption>The same training images under the policy, crop, flip and erasing left out.</figcaption></figure>",
     ]
+
+
+def _examples(config: Config, count: int = 12) -> Tensor:
+    from particleaugment.data import list_folder, load_data
+    from particleaugment.data.streamed import example_images
+
+    name, _, directory = config.data.partition(":")
+    if name == "folder":  # which may be large: a few files are enough
+        size = min(config.image_size or _LARGEST_EXAMPLE, _LARGEST_EXAMPLE)
+        return example_images(list_folder(directory or config.data_dir)[0], size, count)
+    return load_data(config.data, config.data_dir or None, quiet=True).train_images[:count]
 
 
 def _moments(run: RunHistory) -> list[tuple[str, Policy]]:

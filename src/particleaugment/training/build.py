@@ -1,4 +1,4 @@
-"""From a configuration to the parts of a run: device, precision, network, optimizer, and how it is trained."""
+"""From a configuration to the parts of a run: device, precision, data, network, optimizer, and how it is trained."""
 
 from __future__ import annotations
 
@@ -15,17 +15,24 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from particleaugment.augment import Augment
-from particleaugment.data import ImageData, load_data
+from particleaugment.data import FOLDER_SIZE, ImageData, ImageList, list_folder, load_data
+from particleaugment.data.folder import IMAGENET_STATISTICS, MEMORY_LIMIT, decoded_bytes
+from particleaugment.data.reader import default_workers
+from particleaugment.data.streamed import FolderData, example_images, open_folder
 from particleaugment.executors import choose_executor
+from particleaugment.executors.fused import fusable
 from particleaugment.models import build_model
 from particleaugment.policies import Identity
-from particleaugment.probe import EagerTrainee, Learner, Samples
+from particleaugment.probe import EagerTrainee, Learner, Progress, Samples
 from particleaugment.program import resample_code
 from particleaugment.training.config import Config, ConfigError
 from particleaugment.training.graph import GraphTrainee
-from particleaugment.transforms import HorizontalFlip, Normalize, PadCrop, RandomErasing, Transform
+from particleaugment.training.stream import StreamTrainee, make_pipelines
+from particleaugment.transforms import ColorJitter, HorizontalFlip, Normalize, PadCrop, RandomErasing, Transform
 
 __all__ = ["Parts", "always_on", "build", "resolve"]
+
+_EXAMPLES = 16
 
 
 def resolve(config: Config) -> Config:
@@ -49,25 +56,31 @@ class Parts:
     """What a session works with.
 
     Attributes:
-        data: The data set, on the CPU or resident on the device.
+        data: The data set, on the CPU, resident on the device, or as files.
         samples: Its training part.
+        examples: A few training images, to show.
         model: The network.
         optimizer: Its optimizer.
         trainee: How the network is trained and measured.
+        evaluate: Returns loss and accuracy in percent on the first test images, or on all where no number is given.
         chosen: What was chosen for this machine and why, in a sentence.
     """
 
-    data: ImageData
-    samples: Samples
+    data: ImageData | FolderData
+    samples: Samples | ImageList
+    examples: Tensor
     model: nn.Module
     optimizer: torch.optim.Optimizer
-    trainee: EagerTrainee | GraphTrainee
+    trainee: EagerTrainee | GraphTrainee | StreamTrainee
+    evaluate: Callable[[int | None, Progress], tuple[float, float]]
     chosen: str
 
 
 def always_on(config: Config) -> tuple[list[Transform], list[Transform]]:
     """Return the transforms before and after the policy."""
-    before: list[Transform] = [PadCrop(config.crop)] if config.crop else []
+    low, high = 1 - config.jitter, 1 + config.jitter
+    before: list[Transform] = [ColorJitter((low, high), (low, high), (low, high))] if config.jitter else []
+    before += [PadCrop(config.crop)] if config.crop else []
     before += [HorizontalFlip(config.flip)] if config.flip else []
     return before, [RandomErasing(config.erase)] if config.erase else []
 
@@ -78,6 +91,9 @@ def build(config: Config, say: Callable[[str], None], quiet: bool = False) -> Pa
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device=cuda was asked for, but torch sees no CUDA device here; set device=cpu")
     device = torch.device(config.device)
+    why_streamed = _why_streamed(config)
+    if why_streamed:
+        return _streamed(config, _open_folder(config, quiet), why_streamed, say)
     data = load_data(
         config.data,
         config.data_dir or None,
@@ -85,10 +101,9 @@ def build(config: Config, say: Callable[[str], None], quiet: bool = False) -> Pa
         validation=config.validation,
         quiet=quiet,
     )
-    _set_arithmetic(config)
-    model = build_model(config.model, data.num_classes, config.seed)
-    model = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    optimizer = _optimizer(config, model)
+    if config.normalization == "imagenet":
+        data = replace(data, mean=IMAGENET_STATISTICS[0], std=IMAGENET_STATISTICS[1])
+    model, optimizer = _network(config, data.num_classes)
     resident = device.type == "cuda" and _fits(data, device)
     if resident:
         data = replace(
@@ -100,16 +115,104 @@ def build(config: Config, say: Callable[[str], None], quiet: bool = False) -> Pa
         )
     samples = Samples((data.train_images, data.train_labels))
     executor = choose_executor("auto", device)
-    if resident and executor == "fused":
-        trainee: EagerTrainee | GraphTrainee = _graph_trainee(config, model, optimizer, data, say)
+    trainee: EagerTrainee | GraphTrainee
+    if resident and executor == "fused" and fusable(*always_on(config)):
+        trainee = _graph_trainee(config, model, optimizer, data, say)
         network = "compiled network" if _compiles(config) else "network not compiled"
         chosen = f"data resident on the GPU, fused executor, whole steps in a CUDA graph, {network}"
     else:
         trainee = _eager_trainee(config, model, optimizer, data, samples)
         where = "" if device.type == "cpu" else ", too little GPU memory to hold the data" if not resident else ""
-        chosen = f"{executor} executor, step by step{where}"
-    chosen += ", deterministic" if config.deterministic and device.type == "cuda" else ""
-    return Parts(data, samples, model, optimizer, trainee, f"{chosen}, {config.precision}")
+        jitter = ", since colour jitter is not part of a whole step" if resident and config.jitter else ""
+        chosen = f"{executor} executor, step by step{where}{jitter}"
+    chosen += _how_it_counts(config)
+
+    def evaluate(count: int | None, progress: Progress) -> tuple[float, float]:
+        return trainee.evaluate(data.test_images[:count], data.test_labels[:count])
+
+    examples = data.train_images[:_EXAMPLES]
+    return Parts(data, samples, examples, model, optimizer, trainee, evaluate, chosen)
+
+
+def _network(config: Config, num_classes: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+    _set_arithmetic(config)
+    model = build_model(config.model, num_classes, config.seed)
+    model = model.to(torch.device(config.device), memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return model, _optimizer(config, model)
+
+
+def _folder(config: Config) -> str:
+    """Return where a folder of images lies, or nothing where none is named."""
+    return config.data.partition(":")[2] or config.data_dir
+
+
+def _image_size(config: Config) -> int:
+    return config.image_size or FOLDER_SIZE
+
+
+def _why_streamed(config: Config) -> str:
+    """Return why files are decoded while the network trains, or nothing where images are held in memory."""
+    if config.data.partition(":")[0] != "folder" or config.stream == "false":
+        return ""
+    if config.crop_scale:
+        return "random resized crops are cut from them"
+    if config.stream == "true":
+        return "stream=true was asked for"
+    if not _folder(config):
+        return ""
+    needed = decoded_bytes(list_folder(_folder(config)), _image_size(config))
+    sizes = f"{needed / 2**30:.1f} GiB decoded are more than the {MEMORY_LIMIT / 2**30:.0f} GiB held in memory"
+    return sizes if needed > MEMORY_LIMIT else ""
+
+
+def _open_folder(config: Config, quiet: bool) -> FolderData:
+    if not _folder(config):
+        raise ConfigError(
+            "the data set 'folder' needs a directory with one sub-folder of images per class: set data_dir"
+        )
+    return open_folder(
+        _folder(config),
+        _image_size(config),
+        validation=config.validation,
+        seed=config.seed,
+        crop_scale=config.crop_scale,
+        normalization=config.normalization,
+        quiet=quiet,
+    )
+
+
+def _streamed(config: Config, data: FolderData, why: str, say: Callable[[str], None]) -> Parts:
+    """Return the parts of a run whose images are decoded while it goes on."""
+    model, optimizer = _network(config, data.num_classes)
+    device = torch.device(config.device)
+    before, after = always_on(config)
+    compiled = _compiles(config) and device.type == "cuda"
+    workers = config.workers if isinstance(config.workers, int) else default_workers()
+    dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
+    pipelines = make_pipelines(
+        device,
+        _image_size(config),
+        Normalize(data.mean, data.std, dtype),
+        config.seed,
+        before=before,
+        after=after,
+        resample=config.resample,
+        fill=config.fill,
+    )
+    trainee = StreamTrainee(
+        Learner(model, optimizer, _cross_entropy, _unchanged, _autocast(config)),
+        data,
+        pipelines,
+        config.batch_size,
+        workers,
+        compiled=compiled,
+        say=say,
+    )
+    examples = example_images(data.train.images, _image_size(config), _EXAMPLES)
+    by_whom = f"by {workers} worker{'s' * (workers > 1)}" if workers else "by the training process"
+    chosen = f"files decoded {by_whom} while training ({why}), {choose_executor('auto', device)} executor"
+    chosen += f", step by step{', compiled network' if compiled else ''}{_how_it_counts(config)}"
+    return Parts(data, data.train.images, examples, model, optimizer, trainee, trainee.evaluate, chosen)
 
 
 def _set_arithmetic(config: Config) -> None:
@@ -122,6 +225,10 @@ def _set_arithmetic(config: Config) -> None:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(config.deterministic, warn_only=True)
     logging.getLogger("torch._inductor").setLevel(logging.ERROR)
+
+
+def _how_it_counts(config: Config) -> str:
+    return f"{', deterministic' if config.deterministic and config.device == 'cuda' else ''}, {config.precision}"
 
 
 def _compiles(config: Config) -> bool:
@@ -193,6 +300,10 @@ def _fits(data: ImageData, device: torch.device) -> bool:
 
 def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     return functional.cross_entropy(logits, targets, reduction="none")
+
+
+def _unchanged(inputs: Tensor) -> Tensor:
+    return inputs
 
 
 def _autocast(config: Config) -> Callable[[], AbstractContextManager[Any]]:

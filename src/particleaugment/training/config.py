@@ -18,6 +18,8 @@ __all__ = ["Config", "ConfigError", "override", "settings_of"]
 VERSION = 1
 PRECISIONS = ("auto", "bf16", "tf32", "fp32")
 DEVICES = ("auto", "cpu", "cuda")
+STREAMS = ("auto", "true", "false")
+NORMALIZATIONS = ("data", "imagenet")
 
 
 class ConfigError(ValueError):
@@ -28,7 +30,10 @@ class ConfigError(ValueError):
 class Config:
     """Everything that a run's result is a function of.
 
-    The search's settings are those of :class:`particleaugment.FilterSettings` under the same names.
+    The search's settings are those of :class:`particleaugment.FilterSettings` under the same names. Of a folder of
+    images, ``stream`` says whether files are decoded while the network trains, and ``workers`` by how many processes;
+    ``crop_scale`` is the smallest area of a random resized crop as a fraction of the image, and ``jitter`` the strength
+    of random changes of brightness, contrast and saturation. What is 0 is left out.
 
     >>> Config(recipe="mine", epochs=5).filter_settings().num_particles
     50
@@ -40,6 +45,9 @@ class Config:
     data_dir: str = ""
     image_size: int = 0
     validation: int | float = 0
+    normalization: str = "data"
+    stream: str = "auto"
+    workers: int | str = "auto"
     model: str = "wrn-10-1"
 
     epochs: int = 250
@@ -54,6 +62,8 @@ class Config:
     deterministic: bool = False
 
     crop: int = 4
+    crop_scale: float = 0.0
+    jitter: float = 0.0
     flip: float = 0.5
     erase: float = 0.5
     resample: str = "bilinear"
@@ -94,7 +104,7 @@ class Config:
         for name in ("seed", "crop", "image_size", "validation"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must not be negative, got {getattr(self, name)}")
-        for name in ("flip", "erase", "momentum"):
+        for name in ("flip", "erase", "momentum", "crop_scale", "jitter"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name} must lie in 0..1, got {getattr(self, name)}")
         for name, positive in (("learning_rate", True), ("weight_decay", False)):
@@ -105,9 +115,11 @@ class Config:
             raise ConfigError(f"fill must be three whole numbers from 0 to 255 (red, green, blue), got {self.fill}")
         if self.nesterov and self.momentum == 0:
             raise ConfigError("nesterov needs a momentum above 0; set nesterov=false or a momentum")
-        for name, valid in (("precision", PRECISIONS), ("device", DEVICES)):
+        choices = {"precision": PRECISIONS, "device": DEVICES, "stream": STREAMS, "normalization": NORMALIZATIONS}
+        for name, valid in choices.items():
             if getattr(self, name) not in valid:
                 raise ConfigError(f"{name} must be one of {', '.join(valid)}, got {getattr(self, name)!r}")
+        self._check_streaming()
         try:
             if self.searches:
                 self.filter_settings()
@@ -115,6 +127,18 @@ class Config:
                 parse(self.policy)
         except (TypeError, ValueError) as error:
             raise ConfigError(str(error)) from None
+
+    def _check_streaming(self) -> None:
+        if self.workers != "auto" and (isinstance(self.workers, str) or self.workers < 0):
+            raise ConfigError(f"workers must be auto, or a number of processes from 0 on, got {self.workers!r}")
+        if self.data.partition(":")[0] != "folder":
+            for name, off in (("crop_scale", 0), ("stream", "auto")):
+                if getattr(self, name) != off and getattr(self, name) != "false":
+                    raise ConfigError(f"{name} is for image files, and the data set {self.data!r} has none; leave it")
+        if self.crop_scale and self.crop:
+            raise ConfigError("crop and crop_scale are two ways to crop; set crop=0 or crop_scale=0")
+        if self.crop_scale and self.stream == "false":
+            raise ConfigError("crop_scale cuts its parts from the files; leave stream=auto, or set crop_scale=0")
 
     @property
     def searches(self) -> bool:

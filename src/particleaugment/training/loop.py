@@ -35,5 +35,7 @@ def train(session: Session) -> bool:
             session.save()
             session.write_policy()
             return False
+        finally:
+            session.close()
     session.finish()
     return True

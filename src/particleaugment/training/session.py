@@ -28,6 +28,7 @@ from particleaugment.training.display import Display
 from particleaugment.training.graph import GraphTrainee
 from particleaugment.training.run import RunError, RunFolder
 from particleaugment.training.stop import Stop
+from particleaugment.training.stream import StreamTrainee
 
 __all__ = ["Position", "Session", "learning_rate"]
 
@@ -74,6 +75,7 @@ class Session:
         self.checkpoint_seconds = checkpoint_seconds
         parts = build(config, display.say, display.quiet)
         self.data, self.samples, self.chosen = parts.data, parts.samples, parts.chosen
+        self._evaluate, self._examples = parts.evaluate, parts.examples
         self.model, self.optimizer, self.trainee = parts.model, parts.optimizer, parts.trainee
         self.search: ParticleAugment | None = None
         self._fixed: Policy | None = None
@@ -135,7 +137,7 @@ class Session:
             return
         with self._timed("evaluate"):
             self.model.eval()
-            test_loss, accuracy = self.trainee.evaluate(self.data.test_images, self.data.test_labels)
+            test_loss, accuracy = self._evaluate(None, self._progress)
             self.stop.check()
         epoch = self.position.epoch
         record = {
@@ -212,7 +214,7 @@ class Session:
         if state is None:
             self.run.truncate_metrics(0)
             return False
-        if state["config"] != self.config.to_json():
+        if Config.from_json(state["config"]) != self.config:
             raise RunError(
                 f"the checkpoint in {self.run.path} belongs to another configuration than its config.json; "
                 "restore the config.json that the run was started with"
@@ -223,11 +225,16 @@ class Session:
         self.optimizer.load_state_dict(state["optimizer"])
         for group in self.optimizer.param_groups:
             if isinstance(group["lr"], Tensor):
-                group["lr"] = group["lr"].to(self.data.train_images.device)
+                group["lr"] = group["lr"].to(next(self.model.parameters()).device)
         if self.search is not None:
             self.search.load_state_dict(state["search"])
         self.resumes = state["resumes"] + 1
         return True
+
+    def close(self) -> None:
+        """End the processes that decode images, if there are any."""
+        if isinstance(self.trainee, StreamTrainee):
+            self.trainee.close()
 
     def write_policy(self) -> None:
         """Write ``policy.json``: the schedule learned so far, or the fixed policy."""
@@ -251,7 +258,7 @@ class Session:
     def estimate_seconds(self) -> float:
         """Time a few batches, in place and undone, and return what the rest of the run should take."""
         config, trainee, total = self.config, self.trainee, len(self.samples)
-        batches = 20 if isinstance(trainee, GraphTrainee) else 1
+        batches = 20 if isinstance(trainee, GraphTrainee) else 4 if torch.cuda.is_available() else 1
         ids = torch.arange(min(batches * config.batch_size, total))
         part = min(len(self.data.test_labels), len(ids))
         with Snapshot().of(self.model, self.optimizer):
@@ -265,8 +272,7 @@ class Session:
             finally:
                 trainee.batches_done = 0
             self.model.eval()
-            images, labels = self.data.test_images[:part], self.data.test_labels[:part]
-            forward = _fastest(lambda: trainee.evaluate(images, labels))
+            forward = _fastest(lambda: self._evaluate(part, lambda phase, done, total: None))
         per_train, per_forward = train / len(ids), forward / part
         epoch = total * per_train + len(self.data.test_labels) * per_forward
         if self.search is not None:
@@ -310,7 +316,7 @@ class Session:
         if record["kind"] == "epoch":
             epoch = record["epoch"]
             shown = epoch == 1 or epoch % max(1, self.config.epochs // 10) == 0
-            self._events.log_policy(epoch, self.policy_of(epoch), self.data.train_images if shown else None)
+            self._events.log_policy(epoch, self.policy_of(epoch), self._examples if shown else None)
 
     def _timed(self, name: str) -> AbstractContextManager[None]:
         return _Timer(self._seconds, name)
