@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+from PIL import Image
 
 from particleaugment.data import ImageData
 from particleaugment.recipes import RECIPES, get_recipe
@@ -32,6 +33,16 @@ def generated(size, classes, count):
     )
 
 
+def write_files(root, classes):
+    """One JPEG for each class."""
+    picture = Image.effect_noise((50, 40), 60).convert("RGB")
+    for part in ("train", "val"):
+        for number in range(classes):
+            folder = root / part / f"{number:04d}"
+            folder.mkdir(parents=True)
+            picture.save(folder / "0.jpg")
+
+
 @pytest.mark.parametrize("name", PAPER)
 def test_settings_are_the_papers(name):
     config = get_recipe(name)
@@ -39,6 +50,9 @@ def test_settings_are_the_papers(name):
     assert (*found, config.start_value, config.unit_vectors) == PAPER[name]
     assert (config.num_particles, config.sigma, config.every, config.clone_epochs, config.warmup) == (50, 0.05, 1, 1, 1)
     assert (config.weight_decay, config.momentum, config.nesterov, config.alpha) == (5e-4, 0.9, True, 0.8)
+    if name.startswith("imagenet"):
+        assert (config.crop, config.crop_scale, config.jitter, config.flip) == (0, 0.08, 0.4, 0.5)
+        assert config.normalization == "imagenet"
     if name.startswith("cifar"):
         assert (config.clone_size, config.measure_size, config.batch_size) == (25600, 512, 128)
         assert (config.crop, config.flip, config.erase) == (4, 0.5, 0.5)
@@ -52,14 +66,17 @@ def test_docs_name_cost_and_result(name):
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_one_real_step(name, monkeypatch):
+def test_one_real_step(name, monkeypatch, tmp_path):
     config = get_recipe(name)
     size = config.image_size or 32
     classes = next((count for key, count in CLASSES.items() if name.startswith(key)), 10)
     batch = 2 if size > 64 or "shake" in name or "28-10" in name else 8
     data = generated(size, classes, batch)
     monkeypatch.setattr(build_module, "load_data", lambda *_, **__: data)
-    config = dataclasses.replace(config, batch_size=batch, precision="fp32", device="cpu")
+    config = dataclasses.replace(config, batch_size=batch, precision="fp32", device="cpu", workers=0)
+    if config.crop_scale:  # cut from files
+        write_files(tmp_path, classes)
+        config = dataclasses.replace(config, data_dir=str(tmp_path))
     parts = build(config, print)
     before = [parameter.detach().clone() for parameter in parts.model.parameters()]
     policy = config.filter_settings().policy(config.filter_settings().initial_state(seed=0))

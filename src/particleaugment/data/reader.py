@@ -170,13 +170,11 @@ class _Files(Dataset[Any]):
         """Return a sentence on the workers whose process ids a loader's message holds."""
         named = re.search(r"pid(?:\(s\))? ([\d, ]+)", message)
         dead = {int(number) for number in named[1].replace(",", " ").split()} if named else set()
-        files = [self.parts[self._names[part]].images.path(i) for pid, part, i in self._reading.tolist() if i >= 0
-                 and pid in dead]  # fmt: skip
-        signal_name = re.search(r"killed by signal: ([\w ]+)", message)
-        how = f" ({signal_name[1].strip()})" if signal_name else ""
+        reading = [(part, index) for pid, part, index in self._reading.tolist() if pid in dead and index >= 0]
+        files = [self.parts[self._names[part]].images.path(index) for part, index in reading]
         where = f" while it read {files[0]}" if files else ""
         return (
-            f"a process that decodes images has died{how}{where}; if that file opens elsewhere, memory was short: "
+            f"a process that decodes images has died{where}; if that file opens elsewhere, memory was short: "
             "set fewer workers and resume"
         )
 

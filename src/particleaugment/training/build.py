@@ -184,7 +184,7 @@ def _open_folder(config: Config, quiet: bool) -> FolderData:
 def _streamed(config: Config, data: FolderData, why: str, say: Callable[[str], None]) -> Parts:
     """Return the parts of a run whose images are decoded while it goes on."""
     model, optimizer = _network(config, data.num_classes)
-    device = torch.device(config.device)
+    device = next(model.parameters()).device
     before, after = always_on(config)
     compiled = _compiles(config) and device.type == "cuda"
     workers = config.workers if isinstance(config.workers, int) else default_workers()

@@ -258,7 +258,7 @@ class Session:
     def estimate_seconds(self) -> float:
         """Time a few batches, in place and undone, and return what the rest of the run should take."""
         config, trainee, total = self.config, self.trainee, len(self.samples)
-        batches = 20 if isinstance(trainee, GraphTrainee) else 4 if torch.cuda.is_available() else 1
+        batches = 20 if isinstance(trainee, GraphTrainee) else 4 if next(self.model.parameters()).is_cuda else 1
         ids = torch.arange(min(batches * config.batch_size, total))
         part = min(len(self.data.test_labels), len(ids))
         with Snapshot().of(self.model, self.optimizer):
