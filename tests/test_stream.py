@@ -235,7 +235,7 @@ def test_stopped_in_the_middle_of_an_epoch_and_resumed(pictures, tmp_path, no_re
     assert (state["position"]["epoch"], state["position"]["phase"]) == (1, "train")
     assert 1 <= state["position"]["batch"] < 6
 
-    # Resumed, it meets a file that has been damaged meanwhile; mended, it goes on.
+    # Resumed, it meets a file that has been damaged meanwhile; mended, it goes on, with fewer workers.
     held.write_bytes(content[:100])
     process = start("resume", path, "--quiet")
     output, errors = process.communicate(timeout=LIMIT)
@@ -244,6 +244,8 @@ def test_stopped_in_the_middle_of_an_epoch_and_resumed(pictures, tmp_path, no_re
     assert errors.count("\n") == 1
     assert group_is_gone(process)
     held.write_bytes(content)
+    config = path / "config.json"
+    config.write_text(config.read_text().replace('"workers": 2', '"workers": 1'))
     outcome = CliRunner().invoke(app, ["resume", str(path), "--quiet"])
     assert outcome.exit_code == 0
     assert result(path) == undisturbed
@@ -286,7 +288,7 @@ def test_a_folder_streams_when_it_does_not_fit(made, monkeypatch):
         (["jitter=-1"], "jitter must lie in 0..1, got -1.0"),
         (["crop=4"], "crop and crop_scale are two ways to crop; set crop=0 or crop_scale=0"),
         (["stream=false"], "crop_scale cuts its parts from the files; leave stream=auto, or set crop_scale=0"),
-        (["data=digits"], "crop_scale is for image files, and the data set 'digits' has none; leave it"),
+        (["data=digits"], "crop_scale is for image files, and 'digits' has none; set crop_scale=0"),
     ],
 )
 def test_settings_that_do_not_fit(assignments, message):

@@ -175,7 +175,7 @@ class _Files(Dataset[Any]):
         where = f" while it read {files[0]}" if files else ""
         return (
             f"a process that decodes images has died{where}; if that file opens elsewhere, memory was short: "
-            "set fewer workers and resume"
+            "set fewer workers (a started run's are in its config.json) and try again"
         )
 
 

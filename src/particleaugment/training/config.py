@@ -134,7 +134,7 @@ class Config:
         if self.data.partition(":")[0] != "folder":
             for name, off in (("crop_scale", 0), ("stream", "auto")):
                 if getattr(self, name) != off and getattr(self, name) != "false":
-                    raise ConfigError(f"{name} is for image files, and the data set {self.data!r} has none; leave it")
+                    raise ConfigError(f"{name} is for image files, and {self.data!r} has none; set {name}={off}")
         if self.crop_scale and self.crop:
             raise ConfigError("crop and crop_scale are two ways to crop; set crop=0 or crop_scale=0")
         if self.crop_scale and self.stream == "false":

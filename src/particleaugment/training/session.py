@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -214,7 +214,8 @@ class Session:
         if state is None:
             self.run.truncate_metrics(0)
             return False
-        if Config.from_json(state["config"]) != self.config:
+        # The number of workers changes nothing but the speed, so a run may go on with another.
+        if replace(Config.from_json(state["config"]), workers=self.config.workers) != self.config:
             raise RunError(
                 f"the checkpoint in {self.run.path} belongs to another configuration than its config.json; "
                 "restore the config.json that the run was started with"
