@@ -48,19 +48,19 @@ def nothing(phase: str, done: int, total: int) -> None:
 
 
 def make_files(root: str, first: int, last: int, classes: int, size: tuple[int, int]) -> int:
-    """Write JPEGs of smooth noise at three scales, about as large as photographs' of that size; return their bytes."""
+    """Write JPEGs of smooth noise at several scales, about as large as photographs of that size; return their bytes."""
     width, height = size
     total = 0
     for number in range(first, last):
         generator = np.random.default_rng(number)
         pixels = np.zeros((height, width, 3), np.float32)
-        for cell, share in ((64, 0.6), (16, 0.28), (4, 0.12)):
+        for cell, share in ((64, 0.4), (16, 0.2), (4, 0.15), (2, 0.25)):
             coarse = generator.integers(0, 256, (height // cell + 2, width // cell + 2, 3), dtype=np.uint8)
             pixels += share * np.asarray(Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC), np.float32)
         # Every class of its own tint, so that there is something to learn.
         pixels += np.random.default_rng(number % classes).normal(0, 20, 3).astype(np.float32)
         file = Path(root) / f"{number % classes:04d}" / f"{number:06d}.jpg"
-        Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(file, quality=92)
+        Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(file, quality=95)
         total += file.stat().st_size
     return total
 
