@@ -24,9 +24,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import rate, seconds, write
+from common import rate, write
 from PIL import Image
 
+from particleaugment.bench.timing import seconds
 from particleaugment.data import epoch_permutation
 from particleaugment.policies import Policy, parse
 from particleaugment.probe import probe
