@@ -202,7 +202,7 @@ class Study:
     def save(self) -> None:
         """Write what there is, with its summary."""
         with self.lock:
-            self._write({"summary": summary(self.results, SPARSE)})
+            self._write({"summary": summary(self.results, SPARSE, OPS)})
 
     def _write(self, more: dict[str, Any]) -> None:
         document = {

@@ -26,13 +26,13 @@ WARM_UP = 4
 EPOCHS = WARM_UP + 21  # the last epoch has no filter step
 
 
-def kept_rows(models: list[str]) -> list[dict[str, Any]]:
-    """Return the rows of other networks that this machine wrote before."""
+def kept_rows(models: list[str], policies: list[str]) -> list[dict[str, Any]]:
+    """Return the other rows that this machine wrote before."""
     path = RESULTS / "gpu_training.json"
     document: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     if document.get("machine") != machine():
         return []
-    return [row for row in document["results"] if row["model"] not in models]
+    return [row for row in document["results"] if row["model"] not in models or row["policy"] not in policies]
 
 
 def main() -> None:
@@ -40,14 +40,15 @@ def main() -> None:
     parser.add_argument("--data", required=True)
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument("--models", nargs="*", default=list(RECIPES), choices=list(RECIPES))
+    parser.add_argument("--policies", nargs="*", default=list(POLICIES), choices=list(POLICIES))
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     if arguments.epochs < WARM_UP + 2:
         parser.error(f"--epochs must be at least {WARM_UP + 2}: the first {WARM_UP} are not counted")
-    results = kept_rows(arguments.models)
+    results = kept_rows(arguments.models, arguments.policies)
     for model in arguments.models:
         settings = [f"data_dir={arguments.data}", f"epochs={arguments.epochs}"]
-        for label in POLICIES:
+        for label in arguments.policies:
             row = time_run(RECIPES[model], label, settings, arguments.seed, WARM_UP, quiet=False)
             row |= {"required_seconds": REQUIRED[model, label], "command": command()}
             print(json.dumps(row), flush=True)

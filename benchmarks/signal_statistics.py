@@ -42,9 +42,10 @@ def jackknife(values: Sequence[Any], statistic: Callable[[Sequence[Any]], float]
     return float(np.sqrt((len(parts) - 1) / len(parts) * np.square(parts - parts.mean()).sum()))
 
 
-def summary(results: dict[str, Any], sparse: int) -> dict[str, Any]:
-    """Return the tables of both studies from their raw results."""
-    truth = _truth(results["truth"])
+def summary(results: dict[str, Any], sparse: int, ops: Sequence[str]) -> dict[str, Any]:
+    """Return the tables of both studies from their raw results; signals hold ``sparse`` particles, then one per op."""
+    runs = {name: results["truth"][name] for name in ops if name in results["truth"]}
+    truth = _truth(runs)
     found: dict[str, Any] = {"truth": truth, "repeatability": {}, "validity": {}}
     for run, study in results["repeatability"].items():
         for moment, models in study["moments"].items():
@@ -65,7 +66,7 @@ def summary(results: dict[str, Any], sparse: int) -> dict[str, Any]:
                     found["repeatability"].setdefault(name, {})[f"{run} {moment} {kind}"] = entry
                 if truth:
                     single = np.mean([ranks(row[sparse:]) for row in rows], axis=0)
-                    found["validity"].setdefault(name, {})[f"{run} {moment}"] = _validity(single, results["truth"])
+                    found["validity"].setdefault(name, {})[f"{run} {moment}"] = _validity(single, runs)
     found["shuffled"] = _shuffled(sparse)
     return found
 
@@ -100,5 +101,5 @@ def _validity(signal: Floats, runs: dict[str, Any]) -> dict[str, float]:
 def _shuffled(count: int) -> dict[str, float]:
     """Return the yardstick's own check: scores in random order must not correlate."""
     generator = np.random.default_rng(0)
-    scores = [generator.permutation(count).astype(np.float64) for _ in range(8)]
-    return {"spearman": mean_pairwise(scores), "error": jackknife(scores, mean_pairwise)}
+    values = [mean_pairwise([generator.permutation(count).astype(np.float64) for _ in range(8)]) for _ in range(100)]
+    return {"spearman": float(np.mean(values)), "deviation": float(np.std(values, ddof=1)), "repeats": len(values)}
