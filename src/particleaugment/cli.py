@@ -12,13 +12,15 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from particleaugment import __version__
+from particleaugment.compare.command import compare
 
 if TYPE_CHECKING:
     from particleaugment.training.display import Display
@@ -85,6 +87,13 @@ def report(run: Annotated[Path, typer.Argument(help="Run folder.")]) -> None:
         from particleaugment.training.run import RunFolder
 
         print(f"wrote {write_report(RunFolder.open(run))}")
+
+
+@app.command("compare")
+@wraps(compare)
+def _compare(*arguments: Any, **options: Any) -> None:
+    with _clear_errors():
+        compare(*arguments, **options)
 
 
 @policy_app.command("show")
