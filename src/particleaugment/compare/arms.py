@@ -44,7 +44,7 @@ class Arm:
 
 
 _LITERAL = ("policy=particles", "measure=clone", "transition=gaussian", "update=paper")
-_IMPROVED = ("policy=particles", "transition=sparse", "update=shrunk")
+_IMPROVED = ("policy=particles", "transition=sparse", "update=tempered", "start_value=0.25", "unit_vectors=false")
 
 ARMS: Mapping[str, Arm] = MappingProxyType(
     {

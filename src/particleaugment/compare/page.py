@@ -15,6 +15,7 @@ from particleaugment.compare.summary import (
     differences,
     interval_text,
     remarks,
+    time_remark,
 )
 from particleaugment.report.page import alarm_box, figure, self_contained, settings_table
 
@@ -88,7 +89,8 @@ def _time(comparison: Comparison, summaries: Sequence[ArmSummary]) -> list[str]:
         "<h2>Time</h2>",
         _table(heads, rows),
         '<p class="faint">Seconds are those that the run\'s phases took; start-up and compilation are not counted. '
-        "Percentages are of the time spent in training; the search is every phase but training and evaluation.</p>",
+        "Percentages are of the time spent in training; the search is every phase but training and evaluation. "
+        f"{time_remark(comparison)}</p>",
         figure(plots.times(comparison), "Seconds per phase."),
     ]
 

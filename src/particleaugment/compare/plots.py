@@ -32,6 +32,8 @@ def curves(comparison: Comparison) -> str:
         axes[0].set(xlabel="epoch", ylabel=f"{comparison.measured_on} accuracy, %")
         axes[0].set_ylim(bottom=max(0.0, min(lowest) - 1.0))
         axes[1].set(xlabel="epoch", ylabel="training loss", yscale="log")
+        for part in axes:
+            part.xaxis.get_major_locator().set_params(integer=True)
         figure.legend(*axes[0].get_legend_handles_labels(), frameon=False, ncols=4, loc="outside upper left")
 
     return inline_svg(9, 3.4, draw_arm_curves, columns=2)

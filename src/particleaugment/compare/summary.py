@@ -26,6 +26,7 @@ __all__ = [
     "interval_text",
     "print_comparison",
     "remarks",
+    "time_remark",
 ]
 
 
@@ -140,7 +141,6 @@ def interval_text(difference: Difference) -> str:
 def remarks(comparison: Comparison) -> list[str]:
     """Return what a reader of the figures has to know besides them, in sentences."""
     found = [f"{run.arm}, seed {run.seed}: {run.state}; it is left out." for run in comparison.unfinished]
-    finished = [run for run in comparison.runs if run.finished]
     summaries = arm_summaries(comparison.arms, comparison.runs)
     single = [summary.arm for summary in summaries if summary.runs == 1]
     if single:
@@ -149,48 +149,55 @@ def remarks(comparison: Comparison) -> list[str]:
             "differ too; one run each cannot tell which arm is better."
         )
     for difference in differences(comparison.arms, comparison.runs, comparison.against):
-        if difference.points is not None and difference.points.left_out:
+        points = difference.points
+        if points is not None and points.left_out:
+            alone = "1 run without a partner" if points.left_out == 1 else f"{points.left_out} runs without a partner"
+            verb = "is" if points.left_out == 1 else "are"
+            pairs = "1 pair remains" if points.pairs == 1 else f"{points.pairs} pairs remain"
             found.append(
-                f"{difference.arm} minus {difference.against}: {difference.points.left_out} runs have no partner of "
-                f"the same seed and are left out; {difference.points.pairs} pairs remain."
+                f"{difference.arm} minus {difference.against}: {alone} of the same seed {verb} left out; {pairs}."
             )
-    most = max((run.at_once for run in finished), default=1)
-    if most > 1:
-        found.append(
-            f"Up to {most} runs shared the machine, so each took longer than it would alone; compare times with care."
-        )
     return found
+
+
+def time_remark(comparison: Comparison) -> str:
+    """Return what to know about the times, in a sentence, or nothing."""
+    most = max((run.at_once for run in comparison.runs if run.finished), default=1)
+    if most == 1:
+        return ""
+    return f"Up to {most} runs shared the machine, so each took longer than it would alone; compare times with care."
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
     """Print the table that a comparison ends with, and what to know about it."""
     base = comparison.base
     title = f"{base.recipe}, {base.epochs} epochs, accuracy on {comparison.measured_on} images"
-    table = Table(title=title, title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
-    table.add_column("arm", no_wrap=True)
-    table.add_column("n", justify="right", no_wrap=True)
-    table.add_column("last\nepoch, %", no_wrap=True)
-    table.add_column(f"minus {comparison.against}\n[95 % interval]", no_wrap=True)
-    table.add_column("\npairs", justify="right", no_wrap=True)
-    table.add_column("best\nepoch*", justify="right", no_wrap=True)
-    table.add_column("seconds\na run", justify="right", no_wrap=True)
-    table.add_column("search,\n%**", justify="right", no_wrap=True)
+    table = Table(title=title, title_justify="left", box=SIMPLE, show_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("arm", overflow="fold")
+    table.add_column("n", justify="right")
+    table.add_column("last\nepoch, %")
+    table.add_column(f"minus {comparison.against}\n[95 % interval] (n)")
+    table.add_column("best\nepoch*", justify="right")
+    table.add_column("time,\ns", justify="right")
+    table.add_column("search\n%**", justify="right")
     by_arm = {d.arm: d for d in differences(comparison.arms, comparison.runs, comparison.against)}
     for summary in arm_summaries(comparison.arms, comparison.runs):
         difference = by_arm.get(summary.arm)
-        points = difference.points if difference else None
         table.add_row(
             summary.arm,
             str(summary.runs),
             accuracy_text(summary),
-            interval_text(difference) if difference else "",
-            str(points.pairs) if points else "",
+            "" if difference is None else interval_text(difference) + _pairs_text(difference),
             f"{summary.best_epoch_mean:.2f}",
             f"{summary.seconds:.0f}",
             f"{summary.search_overhead:.0f}" if summary.search_overhead else "",
         )
     if table.row_count:
         console.print(table)
-        console.print("*  chosen by that accuracy itself: not a result   ** of the time spent in training")
-    for remark in remarks(comparison):
+        console.print("* chosen by that accuracy itself: not a result  ** of the time spent in training")
+    for remark in filter(None, [*remarks(comparison), time_remark(comparison)]):
         console.print(remark, soft_wrap=True)
+
+
+def _pairs_text(difference: Difference) -> str:
+    return f" ({difference.points.pairs})" if difference.points else ""

@@ -1,0 +1,124 @@
+"""Real comparisons in real processes: killed, stopped, continued, extended, and with an arm that fails."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from particleaugment.compare.comparison import ComparisonFolder
+from particleaugment.recipes import get_recipe
+from particleaugment.training.build import resolve
+from particleaugment.training.checkpoint import find_checkpoints
+from particleaugment.training.config import override
+from particleaugment.training.run import RunError, RunFolder
+
+SETTINGS = ["epochs=3", "batch_size=256", "clone_size=128", "measure_size=20", "num_particles=4"]
+LIMIT = 120
+
+
+def compare(path, *arguments, settings=SETTINGS):
+    words = [word for setting in settings for word in ("--set", setting)]
+    command = [sys.executable, "-m", "particleaugment", "compare", "digits", "--out", path, *words, *arguments]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen(
+        [str(word) for word in command], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def end(process):
+    output, errors = process.communicate(timeout=LIMIT)
+    return process.returncode, output, errors
+
+
+def wait_until(condition):
+    limit = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+
+
+def is_free(path):
+    try:
+        with RunFolder.open(path).locked():
+            return True
+    except RunError:
+        return False
+
+
+def test_killed_stopped_continued_and_extended(tmp_path):
+    folder = ComparisonFolder(tmp_path / "c")
+    arms = ["--arms", "none,particles", "--jobs", "2"]
+    runs = {arm: folder.path / "runs" / f"{arm}-0" for arm in ("none", "particles")}
+
+    process = compare(folder.path, *arms, "--seeds", "0")
+    wait_until((runs["none"] / "metrics.jsonl").exists)
+    process.kill()
+    process.communicate()
+    wait_until(lambda: all(is_free(path) for path in runs.values()))
+    assert find_checkpoints(runs["none"]), "without its parent a child saves and ends"
+    assert not RunFolder.open(runs["none"]).finished
+    assert not [run for run in folder.read().runs if run.finished]
+
+    process = compare(folder.path, *arms, "--seeds", "0")
+    lines = [process.stdout.readline() for _ in range(3)]
+    assert lines[0] == "2 of 2 runs to do, 2 at a time\n"
+    assert any(line.startswith("[1/2] none, seed 0: started from epoch ") for line in lines)
+    process.send_signal(signal.SIGINT)
+    code, output, errors = end(process)
+    assert (code, errors) == (130, "")
+    assert "stopped and saved; the same command continues" in output
+    assert "none, seed 0: epoch " in output, "unfinished runs are named"
+    assert all(is_free(path) for path in runs.values())
+
+    process = compare(folder.path, *arms, "--seeds", "0-1")
+    code, output, errors = end(process)
+    assert (code, errors) == (0, "")
+    comparison = folder.read()
+    assert [(run.arm, run.seed, run.finished) for run in comparison.runs] == [
+        ("none", 0, True),
+        ("particles", 0, True),
+        ("none", 1, True),
+        ("particles", 1, True),
+    ]
+    assert all(len(run.accuracy) == 3 and run.at_once == 2 for run in comparison.runs)
+    assert comparison.runs[1].filter["steps"] == 2
+    assert "clone" in comparison.runs[1].seconds
+    assert len(comparison.commands) == 2, "the same command is noted once"
+    assert folder.page.exists()
+    wanted = override(get_recipe("digits"), [*SETTINGS, "policy=particles", "seed=1"])
+    assert RunFolder.open(folder.path / "runs" / "particles-1").config == resolve(wanted)
+
+    written = {run: (path / "model.safetensors").stat().st_mtime_ns for run, path in runs.items()}
+    code, output, _ = end(compare(folder.path, *arms, "--seeds", "0-1"))
+    assert code == 0
+    assert "all 4 runs are finished" in output
+    assert written == {run: (path / "model.safetensors").stat().st_mtime_ns for run, path in runs.items()}
+
+
+def test_a_failing_arm_is_reported_and_the_others_go_on(tmp_path):
+    folder = ComparisonFolder(tmp_path / "c")
+    process = compare(
+        folder.path, "--arms", "large:clone_size=4000,none", "--jobs", "2", settings=["epochs=1", "batch_size=256"]
+    )
+    code, output, errors = end(process)
+    assert (code, errors) == (1, "")
+    large, none = folder.read().runs
+    assert none.finished
+    assert "clone_size and measure_size do not suit the data" in large.problem
+    assert f"large, seed 0: failed: {large.problem}" in output
+    assert large.problem in folder.log_path(large).read_text()
+    assert not folder.run_path(large).exists(), "a request that was not valid leaves nothing behind"
+
+
+@pytest.mark.slow
+def test_the_second_interrupt_ends_at_once(tmp_path):
+    process = compare(tmp_path / "c", "--arms", "none", "--seeds", "0")
+    wait_until((tmp_path / "c" / "runs" / "none-0" / "metrics.jsonl").exists)
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)
+    code, _, _ = end(process)
+    assert code == 130
+    assert is_free(tmp_path / "c" / "runs" / "none-0")
