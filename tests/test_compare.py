@@ -244,6 +244,32 @@ def test_settings_must_agree(tmp_path):
     assert "none-0 was started with batch_size=65, and now batch_size=64 is asked for" in outcome.stderr
 
 
+def test_a_comparison_may_move_to_where_the_data_lie_elsewhere(tmp_path):
+    def at(directory):
+        return resolve(override(BASE, [f"data_dir={tmp_path / directory}"]))
+
+    folder, comparison = comparison_in(tmp_path / "c", arms="none", seeds="0", base=at("here"))
+    assert comparison.base.data_dir == str(tmp_path / "here")
+    assert str(tmp_path) not in folder.file.read_text() + render(comparison)
+    assert folder.plan(at("there"), parse_arms("none"), (0, 1)).base.data_dir == str(tmp_path / "there")
+    unfinished = folder.plan(at("here"), parse_arms("none"), (1,)).runs[1]
+    write_run(folder, unfinished, comparison.arm("none").config(at("here"), 1), curve(80)[:1], finished=False)
+    with pytest.raises(ConfigError, match=r"none-1 was started with data_dir=.*here, and now data_dir=.*there"):
+        folder.plan(at("there"), parse_arms("none"), (0, 1))
+
+
+def test_a_line_that_a_crash_has_torn_does_not_stand_in_the_way(tmp_path):
+    folder, comparison = comparison_in(tmp_path / "c", arms="none", seeds="0")
+    (record,) = comparison.runs
+    path = folder.run_path(record)
+    with open(path / "metrics.jsonl", "a") as file:
+        file.write('{"kind": "epo')
+    with pytest.raises(RunError, match="damaged"):
+        folder.refresh(comparison)
+    (path / "model.safetensors").unlink()
+    assert folder.refresh(comparison).runs[0].state == "not started"
+
+
 def test_settings_may_change_while_nothing_has_started(tmp_path):
     folder, _ = comparison_in(tmp_path / "c", accuracy=lambda arm, seed: None)
     base = resolve(override(BASE, ["epochs=9"]))

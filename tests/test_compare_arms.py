@@ -1,5 +1,7 @@
 """Arms and seeds, as they are written on the command line."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,6 +46,11 @@ def test_the_controls_differ_from_their_filter_in_one_setting():
     assert authors["gate_twice"]
     assert authors["m"] == 10
     assert authors["ops"] == TIMM_OPS
+
+
+def test_the_documentation_names_every_arm():
+    text = (Path(__file__).parents[1] / "docs" / "compare.md").read_text()
+    assert [name for name in ARMS if f"`{name}`" not in text] == []
 
 
 def test_arms_of_ones_own():

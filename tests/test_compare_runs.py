@@ -1,19 +1,27 @@
 """Real comparisons in real processes: killed, stopped, continued, extended, and with an arm that fails."""
 
+import io
 import os
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
+from particleaugment.compare.arms import ARMS
 from particleaugment.compare.comparison import ComparisonFolder
+from particleaugment.compare.progress import ComparisonProgress
+from particleaugment.compare.records import RunRecord
+from particleaugment.compare.runner import Child, run_children
 from particleaugment.recipes import get_recipe
 from particleaugment.training.build import resolve
 from particleaugment.training.checkpoint import find_checkpoints
 from particleaugment.training.config import override
 from particleaugment.training.run import RunError, RunFolder
+from particleaugment.training.stop import Stop
 
 SETTINGS = ["epochs=3", "batch_size=256", "clone_size=128", "measure_size=20", "num_particles=4"]
 LIMIT = 120
@@ -91,12 +99,6 @@ def test_killed_stopped_continued_and_extended(tmp_path):
     wanted = override(get_recipe("digits"), [*SETTINGS, "policy=particles", "seed=1"])
     assert RunFolder.open(folder.path / "runs" / "particles-1").config == resolve(wanted)
 
-    written = {run: (path / "model.safetensors").stat().st_mtime_ns for run, path in runs.items()}
-    code, output, _ = end(compare(folder.path, *arms, "--seeds", "0-1"))
-    assert code == 0
-    assert "all 4 runs are finished" in output
-    assert written == {run: (path / "model.safetensors").stat().st_mtime_ns for run, path in runs.items()}
-
 
 def test_a_failing_arm_is_reported_and_the_others_go_on(tmp_path):
     folder = ComparisonFolder(tmp_path / "c")
@@ -111,6 +113,76 @@ def test_a_failing_arm_is_reported_and_the_others_go_on(tmp_path):
     assert f"large, seed 0: failed: {large.problem}" in output
     assert large.problem in folder.log_path(large).read_text()
     assert not folder.run_path(large).exists(), "a request that was not valid leaves nothing behind"
+
+
+@pytest.fixture
+def sleepers(tmp_path):
+    """Records, and a way to start each as a process that only sleeps."""
+    base = override(get_recipe("digits"), ["epochs=4"])
+    folder = ComparisonFolder(tmp_path / "c")
+    records = [RunRecord(arm="none", seed=seed, epochs=4) for seed in range(5)]
+
+    def start(record):
+        run = folder.open_run(record, ARMS["none"].config(base, record.seed))
+        code = f"import time; print('line of {record.seed}'); time.sleep(0.2); raise SystemExit({record.seed % 2})"
+        log = tmp_path / f"{record.seed}.log"
+        with open(log, "wb") as output:
+            process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=output)
+        return Child(record, run, log, process)
+
+    return records, start
+
+
+def test_jobs_run_at_a_time_and_in_order(sleepers):
+    records, start = sleepers
+    together, ends = [], {}
+    run_children(
+        records,
+        2,
+        Stop(),
+        start=start,
+        ended=lambda child, code: ends.update({child.record.seed: (code, child.last_line)}),
+        watch=lambda running: together.append([child.record.seed for child in running]),
+    )
+    assert ends == {seed: (seed % 2, f"line of {seed}") for seed in range(5)}
+    assert max(map(len, together)) == 2
+    first_seen = list(dict.fromkeys(seed for seeds in together for seed in seeds))
+    assert first_seen == sorted(first_seen)
+
+
+def test_an_error_leaves_no_process_behind(sleepers):
+    records, start = sleepers
+    children = []
+
+    def fail(running):
+        children.extend(running)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_children(records, 3, Stop(), start=start, ended=lambda child, code: None, watch=fail)
+    assert len(children) == 3
+    assert all(child.process.poll() is not None for child in children)
+
+
+def test_progress_on_a_terminal(sleepers):
+    records, start = sleepers
+    console = Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None)
+    progress = ComparisonProgress(records, console)
+    with progress.live():
+        child = start(records[0])
+        progress.started(child.record)
+        for epoch in (1, 2, 3):
+            child.run.append_metrics({"kind": "epoch", "epoch": epoch})
+        progress.watch([child])
+        progress._bars.refresh()
+        child.process.wait()
+        child.process.stdin.close()
+        progress.ended(replace(child.record, accuracy=(1.0, 2.0, 3.0, 4.0)), "4.00 %, 1 s")
+    shown = console.file.getvalue()
+    assert "none, seed 0" in shown
+    assert "3/4 epochs" in shown
+    assert "3/20 epochs 0 of 5 runs ended  about " in shown
+    assert "[1/5] none, seed 0: 4.00 %, 1 s; about " in shown
 
 
 @pytest.mark.slow

@@ -173,7 +173,8 @@ def bench(
 
 @app.command("list")
 def list_all() -> None:
-    """List recipes, policies and models, one line each."""
+    """List recipes, policies, arms and models, one line each."""
+    from particleaugment.compare.arms import ARMS
     from particleaugment.models import MODELS
     from particleaugment.policies.parse import SHORT_STRINGS
     from particleaugment.recipes import RECIPES
@@ -184,6 +185,9 @@ def list_all() -> None:
     print("Policies (--set policy=NAME; 'particles' learns one)")
     for name, meaning in SHORT_STRINGS.items():
         print(f"  {name:<20} {meaning}")
+    print("Arms (particleaugment compare RECIPE --arms NAME,NAME)")
+    for name, arm in ARMS.items():
+        print(f"  {name:<20} {arm.meaning}")
     print("Models (--set model=NAME)")
     print(f"  {', '.join(MODELS)}")
 

@@ -166,4 +166,4 @@ def _schedule_arm(file: str) -> Arm:
         raise ConfigError(f"there is no policy file {path} for the arm 'schedule:{file}'")
     label = path.parent.name if path.name == "policy.json" else path.stem
     label = re.sub(r"[^A-Za-z0-9._-]+", "-", label)
-    return Arm(f"schedule-{label}", (f"policy=schedule:{path}",), "a recorded schedule, replayed")
+    return Arm(f"schedule-{label}", (f"policy=schedule:{file}",), "a recorded schedule, replayed")

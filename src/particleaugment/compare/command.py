@@ -49,9 +49,7 @@ def compare(
     base, wanted, numbers = _base(recipe, assignments or []), parse_arms(arms), parse_seeds(seeds)
     _check_arms(wanted, base)
     folder = ComparisonFolder(out or Path("runs") / f"compare-{recipe}")
-    words = ["particleaugment", "compare", recipe, "--arms", arms, "--seeds", seeds, "--out", str(folder.path)]
-    words += [word for assignment in assignments or [] for word in ("--set", assignment)]
-    command = shlex.join([*words, *(["--jobs", str(jobs)] if jobs > 1 else [])])
+    command = _command_text(recipe, arms, seeds, assignments or [], jobs)
     folder.path.mkdir(parents=True, exist_ok=True)
     with locked_folder(folder.path):
         plan = folder.plan(base, wanted, numbers).compared_with(against)
@@ -62,6 +60,15 @@ def compare(
         _publish(folder, plan, console)
     if code:
         raise typer.Exit(code)
+
+
+def _command_text(recipe: str, arms: str, seeds: str, assignments: list[str], jobs: int) -> str:
+    """Return the command that makes these runs, as it would be given on any machine."""
+    words = ["particleaugment", "compare", recipe, "--arms", arms, "--seeds", seeds, "--out", "FOLDER"]
+    for assignment in assignments:
+        key = assignment.partition("=")[0].strip()
+        words += ["--set", "data_dir=DIR" if key in ("data_dir", "data-dir") else assignment]
+    return shlex.join([*words, *(["--jobs", str(jobs)] if jobs > 1 else [])])
 
 
 def _base(recipe: str, assignments: list[str]) -> Config:

@@ -58,6 +58,11 @@ class Comparison:
         """Which images the accuracy is of: the test set, or training images held out in its place."""
         return "validation" if self.base.validation else "test"
 
+    @property
+    def portable_base(self) -> Config:
+        """The base without where the data lie, which is another place on every machine."""
+        return replace(self.base, data_dir="")
+
     def compared_with(self, name: str | None) -> Comparison:
         """Return the comparison against another arm; None keeps the present one."""
         if name is None:
@@ -86,7 +91,7 @@ class Comparison:
             started: Names of the arms that have a run already.
         """
         if started:
-            _agree("this comparison", self.base, base)
+            _agree("this comparison", self.portable_base, replace(base, data_dir=""))
         known = {arm.name: arm for arm in self.arms}
         for arm in arms:
             old = known.get(arm.name, arm)
@@ -118,7 +123,7 @@ class Comparison:
             "summary": [summary.to_dict() for summary in arm_summaries(self.arms, self.runs)],
             "differences": [difference.to_dict() for difference in differences(self.arms, self.runs, self.against)],
             "commands": self.commands,
-            "config": json.loads(self.base.to_json()),
+            "config": json.loads(self.portable_base.to_json()),
             "runs": [run.to_dict() for run in self.runs],
         }
         return "{\n" + ",\n".join(f'"{key}": {_lines(value)}' for key, value in document.items()) + "\n}\n"
@@ -199,9 +204,16 @@ class ComparisonFolder:
     def refreshed(self, record: RunRecord) -> RunRecord:
         """Return a run's figures as its folder has them; a finished run whose folder is gone keeps its figures."""
         path = self.run_path(record)
-        if path.exists():
-            return RunRecord.read(RunFolder.open(path), record.arm, at_once=record.at_once, problem=record.problem)
-        return record if record.finished else replace(_blank(record), problem=record.problem)
+        blank = RunRecord(arm=record.arm, seed=record.seed, epochs=record.epochs, problem=record.problem)
+        if not path.exists():
+            return record if record.finished else blank
+        run = RunFolder.open(path)
+        try:
+            return RunRecord.read(run, record.arm, at_once=record.at_once, problem=record.problem)
+        except RunError:
+            if run.finished:
+                raise
+            return blank  # a crash has torn the last line; the run cuts it off when it continues
 
     def refresh(self, comparison: Comparison) -> Comparison:
         """Return a comparison with all figures as the run folders have them."""
@@ -213,12 +225,10 @@ class ComparisonFolder:
         if not path.exists():
             return RunFolder.create(path, config)
         run = RunFolder.open(path)
-        _agree(str(path), run.config, config)
+        # Where the data lay matters no more once a run is finished.
+        now = replace(config, data_dir=run.config.data_dir) if run.finished else config
+        _agree(str(path), run.config, now)
         return run
-
-
-def _blank(record: RunRecord) -> RunRecord:
-    return RunRecord(arm=record.arm, seed=record.seed, epochs=record.epochs)
 
 
 def _agree(what: str, old: Config, new: Config) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from rich.console import Console
 
@@ -25,7 +26,7 @@ def execute(
     folder: ComparisonFolder, comparison: Comparison, todo: Sequence[RunRecord], jobs: int, stop: Stop, console: Console
 ) -> Comparison:
     """Train runs, ``jobs`` at a time; a run that fails is reported and the others go on."""
-    _wait_for_owners(folder, todo)
+    _wait_for_owners([folder.run_path(record) for record in todo], stop, console)
     execution = _Execution(folder, comparison, todo, jobs, stop, console)
     with execution.progress.live():
         run_children(todo, jobs, stop, start=execution.start, ended=execution.ended, watch=execution.progress.watch)
@@ -68,15 +69,17 @@ class _Execution:
         self.progress.ended(record, outcome)
 
 
-def _wait_for_owners(folder: ComparisonFolder, todo: Sequence[RunRecord]) -> None:
-    limit = time.monotonic() + OWNER_SECONDS
-    for record in todo:
-        path = folder.run_path(record)
-        while path.exists():
+def _wait_for_owners(paths: Sequence[Path], stop: Stop, console: Console) -> None:
+    limit, told = time.monotonic() + OWNER_SECONDS, False
+    for path in paths:
+        while path.exists() and not stop.signal_number:
             try:
                 with RunFolder.open(path).locked():
                     break
-            except RunError:
+            except RunError as error:
                 if time.monotonic() > limit:
                     raise
+                if not told:
+                    console.print(f"{error}; waiting for it, for {duration(OWNER_SECONDS)} at most", soft_wrap=True)
+                    told = True
                 time.sleep(0.5)

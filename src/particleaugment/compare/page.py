@@ -128,7 +128,7 @@ def _made_by(comparison: Comparison) -> list[str]:
     parts += [
         "<p>This page is written anew from the folder by <code>particleaugment compare FOLDER --report</code>.</p>",
         f"<details><summary>What each arm sets</summary>{_table(('arm', 'settings'), rows)}</details>",
-        settings_table(comparison.base),
+        settings_table(comparison.portable_base),
     ]
     return parts
 

@@ -85,9 +85,11 @@ class Child:
 
 def child_environment(jobs: int) -> dict[str, str]:
     """Return the environment of a child: the cores are shared out, unless the user has done so."""
-    share = str(max(1, (os.cpu_count() or 1) // jobs))
+    if jobs == 1:
+        return dict(os.environ)
     # Threads of several processes on the same cores spend their time waiting for each other.
-    return ({"OMP_NUM_THREADS": share} if jobs > 1 else {}) | dict(os.environ)
+    share = str(max(1, (os.cpu_count() or 1) // jobs))
+    return {"OMP_NUM_THREADS": share, "TORCHINDUCTOR_COMPILE_THREADS": share} | dict(os.environ)
 
 
 def run_children(
