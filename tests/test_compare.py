@@ -214,6 +214,12 @@ def test_finished_runs_are_kept(tmp_path):
     assert folder.read() == comparison
 
 
+def test_runs_are_found_again_without_the_file(tmp_path):
+    folder, comparison = comparison_in(tmp_path / "c")
+    folder.file.unlink()
+    assert folder.plan(BASE, comparison.arms, (0, 1, 2)) == comparison
+
+
 def test_arms_and_seeds_are_added_in_order(tmp_path):
     folder, _ = comparison_in(tmp_path / "c", seeds="1")
     plan = folder.plan(BASE, parse_arms("randaugment,none"), parse_seeds("0-1"))

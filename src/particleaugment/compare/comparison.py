@@ -103,12 +103,12 @@ class Comparison:
             known[arm.name] = arm
         against = self.against if self.against in known else arms[0].name
         extended = replace(self, base=base, arms=tuple(known.values()), against=against)
-        begun = {(run.arm, run.seed) for run in self.runs if run.finished or run.accuracy}
+        kept = {(run.arm, run.seed) for run in self.runs if run.arm in started}
         return extended.with_runs(
             RunRecord(arm=arm.name, seed=seed, epochs=arm.config(base, seed).epochs)
             for arm in arms
             for seed in seeds
-            if (arm.name, seed) not in begun
+            if (arm.name, seed) not in kept
         )
 
     def to_json(self) -> str:
@@ -195,7 +195,7 @@ class ComparisonFolder:
         )
         if before is None or not started:
             before = Comparison(base, (), arms[0].name)
-        comparison = self.refresh(before).asked_for(base, arms, seeds, started)
+        comparison = self.refresh(before.asked_for(base, arms, seeds, started))
         for record in comparison.runs:
             if self.run_path(record).exists():
                 self.open_run(record, comparison.arm(record.arm).config(base, record.seed))
