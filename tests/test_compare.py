@@ -110,16 +110,16 @@ def test_table(tmp_path):
     _, comparison = comparison_in(tmp_path / "c")
     text = printed(comparison)
     assert "91.00 ± 1.00" in text
-    assert "+0.60 [+0.35, +0.85] (3)" in text
+    assert "+0.60 [+0.35, +0.85] " in text
     assert "not a result" in text
     assert max(map(len, printed(comparison, width=80).splitlines())) <= 80
-    assert "-0.60 [-0.85, -0.35] (3)" in printed(comparison.compared_with("trivialaugment"))
+    assert "-0.60 [-0.85, -0.35] " in printed(comparison.compared_with("trivialaugment"))
 
 
 def test_one_seed_has_no_interval(tmp_path):
     _, comparison = comparison_in(tmp_path / "c", seeds="7")
     text = printed(comparison)
-    assert "+1.20, no interval (1)" in text
+    assert "+1.20, no interval" in text
     assert "±" not in text.replace("(± deviation", "")
     assert any("One finished run only" in remark for remark in remarks(comparison))
     page = render(comparison)

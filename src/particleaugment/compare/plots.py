@@ -28,7 +28,7 @@ def curves(comparison: Comparison) -> str:
             accuracy = np.array([run.accuracy for run in runs])
             _draw_band(axes[0], accuracy, colour, name)
             _draw_band(axes[1], np.array([run.train_loss for run in runs]), colour, name)
-            lowest.append(accuracy.mean(0)[accuracy.shape[1] // 4])
+            lowest.append(accuracy.mean(0)[accuracy.shape[1] // 2])
         axes[0].set(xlabel="epoch", ylabel=f"{comparison.measured_on} accuracy, %")
         axes[0].set_ylim(bottom=max(0.0, min(lowest) - 1.0))
         axes[1].set(xlabel="epoch", ylabel="training loss", yscale="log")

@@ -176,7 +176,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     table.add_column("arm", overflow="fold")
     table.add_column("n", justify="right")
     table.add_column("last\nepoch, %")
-    table.add_column(f"minus {comparison.against}\n[95 % interval] (n)")
+    table.add_column(f"minus {comparison.against}\n[95 % interval]")
     table.add_column("best\nepoch*", justify="right")
     table.add_column("time,\ns", justify="right")
     table.add_column("search\n%**", justify="right")
@@ -187,7 +187,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
             summary.arm,
             str(summary.runs),
             accuracy_text(summary),
-            "" if difference is None else interval_text(difference) + _pairs_text(difference),
+            "" if difference is None else interval_text(difference),
             f"{summary.best_epoch_mean:.2f}",
             f"{summary.seconds:.0f}",
             f"{summary.search_overhead:.0f}" if summary.search_overhead else "",
@@ -197,7 +197,3 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         console.print("* chosen by that accuracy itself: not a result  ** of the time spent in training")
     for remark in filter(None, [*remarks(comparison), time_remark(comparison)]):
         console.print(remark, soft_wrap=True)
-
-
-def _pairs_text(difference: Difference) -> str:
-    return f" ({difference.points.pairs})" if difference.points else ""
