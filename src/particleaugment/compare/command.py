@@ -99,7 +99,7 @@ def _train(
 ) -> tuple[int, Comparison]:
     """Train what is wanted and not finished; returns the exit code too."""
     from particleaugment.compare.execute import execute
-    from particleaugment.compare.machine import machine
+    from particleaugment.bench.timing import machine
     from particleaugment.training.stop import Stop
 
     todo = [run for run in plan.runs if (run.arm, run.seed) in wanted and not run.finished]
