@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from particleaugment.cli import app
 from particleaugment.compare.arms import ARMS, parse_arms, parse_seeds
 from particleaugment.policies.parse import TIMM_OPS
 from particleaugment.recipes import get_recipe
@@ -113,3 +115,8 @@ def test_seeds_that_are_none(text):
 @given(st.lists(st.integers(0, 500), min_size=1, unique=True))
 def test_seeds_one_by_one(seeds):
     assert parse_seeds(",".join(map(str, seeds))) == tuple(seeds)
+
+
+def test_arms_are_listed():
+    output = CliRunner().invoke(app, ["list"]).output
+    assert all(arm.meaning in output for arm in ARMS.values())

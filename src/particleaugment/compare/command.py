@@ -98,8 +98,8 @@ def _train(
     folder: ComparisonFolder, plan: Comparison, wanted: set[tuple[str, int]], command: str, jobs: int, console: Console
 ) -> tuple[int, Comparison]:
     """Train what is wanted and not finished; returns the exit code too."""
-    from particleaugment.compare.execute import execute
     from particleaugment.bench.timing import machine
+    from particleaugment.compare.execute import execute
     from particleaugment.training.stop import Stop
 
     todo = [run for run in plan.runs if (run.arm, run.seed) in wanted and not run.finished]
