@@ -12,13 +12,15 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from particleaugment import __version__
+from particleaugment.compare.command import compare
 
 if TYPE_CHECKING:
     from particleaugment.training.display import Display
@@ -85,6 +87,13 @@ def report(run: Annotated[Path, typer.Argument(help="Run folder.")]) -> None:
         from particleaugment.training.run import RunFolder
 
         print(f"wrote {write_report(RunFolder.open(run))}")
+
+
+@app.command("compare")
+@wraps(compare)
+def _compare(*arguments: Any, **options: Any) -> None:
+    with _clear_errors():
+        compare(*arguments, **options)
 
 
 @policy_app.command("show")
@@ -164,7 +173,8 @@ def bench(
 
 @app.command("list")
 def list_all() -> None:
-    """List recipes, policies and models, one line each."""
+    """List recipes, policies, arms and models, one line each."""
+    from particleaugment.compare.arms import ARMS
     from particleaugment.models import MODELS
     from particleaugment.policies.parse import SHORT_STRINGS
     from particleaugment.recipes import RECIPES
@@ -175,6 +185,9 @@ def list_all() -> None:
     print("Policies (--set policy=NAME; 'particles' learns one)")
     for name, meaning in SHORT_STRINGS.items():
         print(f"  {name:<20} {meaning}")
+    print("Arms (particleaugment compare RECIPE --arms NAME,NAME)")
+    for name, arm in ARMS.items():
+        print(f"  {name:<20} {arm.meaning}")
     print("Models (--set model=NAME)")
     print(f"  {', '.join(MODELS)}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from particleaugment.training.checkpoint import write_atomically
 from particleaugment.training.config import Config, settings_of
 from particleaugment.training.run import RunError, RunFolder
 
-__all__ = ["render", "write_report"]
+__all__ = ["alarm_box", "figure", "render", "self_contained", "settings_table", "write_report"]
 
 _LARGEST_EXAMPLE = 64  # pixels a side of a shown image
 
@@ -65,18 +66,11 @@ def write_report(run: RunFolder) -> Path:
 
 def render(run: RunHistory) -> str:
     """Return the page of a run."""
-    title = f"{run.config.recipe}, seed {run.config.seed}"
     parts = [
-        "<!doctype html>",
-        f'<html lang="en"><head><meta charset="utf-8"><title>{escape(title)} · ParticleAugment</title>',
-        f'<meta http-equiv="Content-Security-Policy" content="{_ALLOWED}">',
-        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{_STYLE}</style></head><body>',
-        f"<h1>{escape(title)}</h1>",
-        f'<p class="faint">{escape(_subtitle(run))}</p>',
         _cards(run),
-        _alarms(run),
+        alarm_box(alarms(run)),
         "<h2>Training</h2>",
-        _figure(plots.curves(run), "Loss (training under augmentation, test on plain images) and test accuracy."),
+        figure(plots.curves(run), "Loss (training under augmentation, test on plain images) and test accuracy."),
     ]
     if run.inclusion.size:
         parts += _policy_story(run)
@@ -85,7 +79,40 @@ def render(run: RunHistory) -> str:
     parts += _pictures(run)
     parts += _times(run)
     parts += _config(run)
-    return "\n".join([*parts, "</body></html>\n"])
+    return self_contained(f"{run.config.recipe}, seed {run.config.seed}", _subtitle(run), parts)
+
+
+def self_contained(title: str, subtitle: str, parts: Sequence[str]) -> str:
+    """Return a page of the given parts that needs nothing besides itself."""
+    head = [
+        "<!doctype html>",
+        f'<html lang="en"><head><meta charset="utf-8"><title>{escape(title)} · ParticleAugment</title>',
+        f'<meta http-equiv="Content-Security-Policy" content="{_ALLOWED}">',
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{_STYLE}</style></head><body>',
+        f"<h1>{escape(title)}</h1>",
+        f'<p class="faint">{escape(subtitle)}</p>',
+    ]
+    return "\n".join([*head, *parts, "</body></html>\n"])
+
+
+def figure(svg: str, caption: str) -> str:
+    """Return a figure with its caption, or nothing where there is no figure."""
+    return f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>" if svg else ""
+
+
+def alarm_box(sentences: Sequence[str]) -> str:
+    """Return a box with what deserves attention, or nothing."""
+    if not sentences:
+        return ""
+    return '<div class="alarms">' + "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences) + "</div>"
+
+
+def settings_table(config: Config) -> str:
+    """Return all settings of a configuration, folded away."""
+    rows = "".join(
+        f"<tr><td>{name}</td><td>{escape(str(value))}</td></tr>" for name, value in settings_of(config).items()
+    )
+    return f"<details><summary>All settings</summary><table>{rows}</table></details>"
 
 
 def _subtitle(run: RunHistory) -> str:
@@ -113,32 +140,25 @@ def _cards(run: RunHistory) -> str:
     return f'<div class="cards">{boxes}</div>'
 
 
-def _alarms(run: RunHistory) -> str:
-    found = alarms(run)
-    if not found:
-        return ""
-    return '<div class="alarms">' + "".join(f"<p>{escape(sentence)}</p>" for sentence in found) + "</div>"
-
-
 def _policy_story(run: RunHistory) -> list[str]:
     leading = ", ".join(f"{name} ({100 * share:.0f} %)" for name, share in leading_ops(run.policy))
     return [
         "<h2>The policy's story</h2>",
         f"<p>At the end the policy applies most often: {escape(leading)}.</p>",
-        _figure(plots.heat_map(run), "Probability with which each op is applied to an image, by epoch."),
-        _figure(plots.ops_per_image(run), "Ops applied to an image on average."),
+        figure(plots.heat_map(run), "Probability with which each op is applied to an image, by epoch."),
+        figure(plots.ops_per_image(run), "Ops applied to an image on average."),
     ]
 
 
 def _filter_story(run: RunHistory) -> list[str]:
     return [
         "<h2>The filter's health</h2>",
-        _figure(
+        figure(
             plots.effective_sample_size(run),
             "How many particles the weights are really spread over. A cross is a step whose measurement could not be "
             "trusted: the weights stayed as they were.",
         ),
-        _figure(
+        figure(
             plots.delta_of_last_step(run),
             "δ: how much the clone's loss fell under a particle, relative to plain images. Above 1 a particle gains "
             "weight. Where the bars overlap, the order of the particles is noise.",
@@ -194,18 +214,14 @@ def _moments(run: RunHistory) -> list[tuple[str, Policy]]:
 
 
 def _times(run: RunHistory) -> list[str]:
-    return ["<h2>Time</h2>", _figure(plots.phases(run), "Seconds per phase over the whole run.")]
+    return ["<h2>Time</h2>", figure(plots.phases(run), "Seconds per phase over the whole run.")]
 
 
 def _config(run: RunHistory) -> list[str]:
-    config = run.config
-    rows = "".join(
-        f"<tr><td>{name}</td><td>{escape(str(value))}</td></tr>" for name, value in settings_of(config).items()
-    )
     return [
         "<h2>The exact command and configuration</h2>",
         f"<pre>{escape(_command(run))}</pre>",
-        f"<details><summary>All settings</summary><table>{rows}</table></details>",
+        settings_table(run.config),
     ]
 
 
@@ -221,7 +237,3 @@ def _command(run: RunHistory) -> str:
                 text = ",".join(str(item) for item in value) if isinstance(value, tuple) else str(value)
                 words += ["--set", f"{name}={text}"]
     return " ".join(words)
-
-
-def _figure(svg: str, caption: str) -> str:
-    return f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>" if svg else ""

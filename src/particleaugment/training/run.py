@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from particleaugment.training.config import Config, ConfigError
 
-__all__ = ["RunError", "RunFolder"]
+__all__ = ["RunError", "RunFolder", "locked_folder"]
 
 
 class RunError(RuntimeError):
@@ -87,13 +87,8 @@ class RunFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder for this process; the system drops the lock when the process ends, however it ends."""
-        try:
-            file = open(self.path / ".lock", "a+", encoding="utf-8")  # noqa: SIM115
-        except OSError as error:
-            raise RunError(f"{self.path} cannot be written: {error.strerror}") from None
-        with file:
-            _take_lock(file, self.path)
+        """Hold the folder for this process; see :func:`locked_folder`."""
+        with locked_folder(self.path):
             yield
 
     def truncate_metrics(self, size: int) -> None:
@@ -122,6 +117,18 @@ class RunFolder:
             return [json.loads(line) for line in lines]
         except ValueError as error:
             raise RunError(f"{self.metrics} is damaged: {error}") from None
+
+
+@contextlib.contextmanager
+def locked_folder(path: Path) -> Iterator[None]:
+    """Hold a folder for this process; the system drops the lock when the process ends, however it ends."""
+    try:
+        file = open(path / ".lock", "a+", encoding="utf-8")  # noqa: SIM115
+    except OSError as error:
+        raise RunError(f"{path} cannot be written: {error.strerror}") from None
+    with file:
+        _take_lock(file, path)
+        yield
 
 
 def _plain(value: Any) -> Any:

@@ -1,0 +1,1 @@
+"""Comparisons: several arms, several seeds, one table."""

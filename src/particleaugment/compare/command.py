@@ -1,0 +1,143 @@
+"""``particleaugment compare``."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from particleaugment.compare.arms import Arm
+    from particleaugment.compare.comparison import Comparison, ComparisonFolder
+    from particleaugment.training.config import Config
+
+__all__ = ["compare"]
+
+
+def compare(
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE|FOLDER", help="A recipe; with --report, a FOLDER.")],
+    arms: Annotated[
+        str, typer.Option(help="Arms, separated by commas; also schedule:FILE and name:key=value,key=value.")
+    ] = "none,trivialaugment,particles",
+    seeds: Annotated[str, typer.Option(help="Seeds, as 0-11 or 0,3,7.")] = "0",
+    out: Annotated[Path | None, typer.Option(help="Folder; runs/compare-RECIPE if not given.")] = None,
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting of all arms, as key=value; repeatable.")
+    ] = None,
+    against: Annotated[str | None, typer.Option(help="Arm to compare with; the first if not given.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 1,
+    report: Annotated[bool, typer.Option("--report", help="Train nothing: write table and page anew.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+) -> None:
+    """Train several arms with several seeds and compare them; repeated, it continues and adds what is new."""
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False, emoji=False, quiet=quiet)
+    if report:
+        _report(Path(recipe), against, console)
+        return
+
+    from particleaugment.compare.arms import parse_arms, parse_seeds
+    from particleaugment.compare.comparison import ComparisonFolder
+    from particleaugment.training.run import locked_folder
+
+    base, wanted, numbers = _base(recipe, assignments or []), parse_arms(arms), parse_seeds(seeds)
+    _check_arms(wanted, base)
+    folder = ComparisonFolder(out or Path("runs") / f"compare-{recipe}")
+    command = _command_text(recipe, arms, seeds, assignments or [], jobs)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    with locked_folder(folder.path):
+        plan = folder.plan(base, wanted, numbers).compared_with(against)
+        code, plan = _train(
+            folder, plan, {(arm.name, seed) for arm in wanted for seed in numbers}, command, jobs, console
+        )
+        folder.write(plan)
+        _publish(folder, plan, console)
+    if code:
+        raise typer.Exit(code)
+
+
+def _command_text(recipe: str, arms: str, seeds: str, assignments: list[str], jobs: int) -> str:
+    """Return the command that makes these runs, as it would be given on any machine."""
+    words = ["particleaugment", "compare", recipe, "--arms", arms, "--seeds", seeds, "--out", "FOLDER"]
+    for assignment in assignments:
+        key = assignment.partition("=")[0].strip()
+        words += ["--set", "data_dir=DIR" if key in ("data_dir", "data-dir") else assignment]
+    return shlex.join([*words, *(["--jobs", str(jobs)] if jobs > 1 else [])])
+
+
+def _base(recipe: str, assignments: list[str]) -> Config:
+    from particleaugment.recipes import RECIPES, get_recipe
+    from particleaugment.training.build import resolve
+    from particleaugment.training.config import ConfigError, override
+
+    if recipe not in RECIPES and (Path(recipe) / "compare.json").exists():
+        raise ConfigError(
+            f"{recipe} is the folder of a comparison, where a recipe is expected; repeat the command that started it, "
+            "or add --report to write its table and page anew"
+        )
+    if any(assignment.partition("=")[0].strip() == "seed" for assignment in assignments):
+        raise ConfigError("--set seed is not for comparisons: the seeds are given by --seeds")
+    return resolve(override(get_recipe(recipe), assignments))
+
+
+def _check_arms(arms: tuple[Arm, ...], base: Config) -> None:
+    """Find what is wrong with an arm before anything is made."""
+    for arm in arms:
+        config = arm.config(base, seed=0)
+        if not config.searches:
+            config.fixed_policy()
+
+
+def _train(
+    folder: ComparisonFolder, plan: Comparison, wanted: set[tuple[str, int]], command: str, jobs: int, console: Console
+) -> tuple[int, Comparison]:
+    """Train what is wanted and not finished; returns the exit code too."""
+    from particleaugment.bench.timing import machine
+    from particleaugment.compare.execute import execute
+    from particleaugment.training.stop import Stop
+
+    todo = [run for run in plan.runs if (run.arm, run.seed) in wanted and not run.finished]
+    if not todo:
+        console.print(f"all {len(wanted)} runs are finished")
+        return 0, plan
+    made_by = {"command": command, "machine": machine()}
+    if made_by not in plan.commands:
+        plan = replace(plan, commands=(*plan.commands, made_by))
+    folder.write(plan)
+    console.print(f"{len(todo)} of {len(wanted)} runs to do, {min(jobs, len(todo))} at a time")
+    with Stop() as stop:
+        plan = execute(folder, plan, todo, jobs, stop, console)
+    left = [run for run in plan.runs if (run.arm, run.seed) in wanted and not run.finished]
+    if stop.signal_number:
+        console.print("stopped and saved; the same command continues")
+        return stop.exit_code, plan
+    return (1 if left else 0), plan
+
+
+def _report(path: Path, against: str | None, console: Console) -> None:
+    from particleaugment.compare.comparison import ComparisonFolder
+    from particleaugment.training.run import RunError
+
+    folder = ComparisonFolder(path)
+    comparison = folder.read()
+    if comparison is None:
+        raise RunError(f"{path} is not the folder of a comparison: it has no compare.json")
+    comparison = folder.refresh(comparison).compared_with(against)
+    folder.write_unless_in_use(comparison)
+    _publish(folder, comparison, console)
+
+
+def _publish(folder: ComparisonFolder, comparison: Comparison, console: Console) -> None:
+    from particleaugment.compare.page import render
+    from particleaugment.compare.summary import print_comparison
+    from particleaugment.training.checkpoint import write_atomically
+
+    write_atomically(folder.page, render(comparison).encode())
+    print_comparison(comparison, console)
+    console.print(f"page to open: {folder.page}", soft_wrap=True)

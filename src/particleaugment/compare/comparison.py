@@ -1,0 +1,249 @@
+"""A comparison: its plan and its figures, in one file, ``compare.json``, beside the folders of its runs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from particleaugment.compare.arms import Arm
+from particleaugment.compare.records import RunRecord
+from particleaugment.compare.summary import arm_summaries, differences
+from particleaugment.ops import nearest_name
+from particleaugment.training.checkpoint import write_atomically
+from particleaugment.training.config import Config, ConfigError, settings_of
+from particleaugment.training.run import RunError, RunFolder, locked_folder
+
+__all__ = ["Comparison", "ComparisonFolder"]
+
+FORMAT, VERSION = "particleaugment comparison", 1
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What is compared and what came of it.
+
+    Attributes:
+        base: The recipe with the comparison's settings, before any arm changes it.
+        arms: The arms, in the order in which they were first asked for.
+        against: Name of the arm that the others are compared with.
+        runs: Every run that was ever asked for, ordered by seed and arm.
+        commands: The commands that trained them, each with the machine it ran on.
+    """
+
+    base: Config
+    arms: tuple[Arm, ...]
+    against: str
+    runs: tuple[RunRecord, ...] = ()
+    commands: tuple[dict[str, Any], ...] = ()
+
+    def arm(self, name: str) -> Arm:
+        """Return an arm by its name."""
+        return next(arm for arm in self.arms if arm.name == name)
+
+    def of_arm(self, name: str) -> list[RunRecord]:
+        """Return the runs of an arm, by seed."""
+        return [run for run in self.runs if run.arm == name]
+
+    @property
+    def unfinished(self) -> list[RunRecord]:
+        """The runs that have no result yet."""
+        return [run for run in self.runs if not run.finished]
+
+    @property
+    def measured_on(self) -> str:
+        """Which images the accuracy is of: the test set, or training images held out in its place."""
+        return "validation" if self.base.validation else "test"
+
+    @property
+    def portable_base(self) -> Config:
+        """The base without where the data lie, which is another place on every machine."""
+        return replace(self.base, data_dir="")
+
+    def compared_with(self, name: str | None) -> Comparison:
+        """Return the comparison against another arm; None keeps the present one."""
+        if name is None:
+            return self
+        names = [arm.name for arm in self.arms]
+        if name not in names:
+            hint = nearest_name(name, names) or f"; the arms are {', '.join(names)}"
+            raise ConfigError(f"--against names {name!r}, which is no arm of this comparison{hint}")
+        return replace(self, against=name)
+
+    def with_runs(self, records: Iterable[RunRecord]) -> Comparison:
+        """Return the comparison with runs added or replaced."""
+        order = {arm.name: place for place, arm in enumerate(self.arms)}
+        merged = {(run.seed, order[run.arm]): run for run in (*self.runs, *records)}
+        return replace(self, runs=tuple(merged[key] for key in sorted(merged)))
+
+    def asked_for(
+        self, base: Config, arms: Sequence[Arm], seeds: Sequence[int], started: Collection[str]
+    ) -> Comparison:
+        """Return the comparison with more arms and seeds, or raise a ConfigError where its settings would change.
+
+        Args:
+            base: The recipe with the settings now asked for.
+            arms: The arms now asked for.
+            seeds: Their seeds.
+            started: Names of the arms that have a run already.
+        """
+        if started:
+            _agree("this comparison", self.portable_base, replace(base, data_dir=""))
+        known = {arm.name: arm for arm in self.arms}
+        for arm in arms:
+            old = known.get(arm.name, arm)
+            if arm.name in started and old.settings != arm.settings:
+                raise ConfigError(
+                    f"the arm {arm.name!r} was started with {', '.join(old.settings)}, and now it means "
+                    f"{', '.join(arm.settings)}; give the new one another name or choose another --out"
+                )
+            known[arm.name] = arm
+        against = self.against if self.against in known else arms[0].name
+        extended = replace(self, base=base, arms=tuple(known.values()), against=against)
+        kept = {(run.arm, run.seed) for run in self.runs if run.arm in started}
+        return extended.with_runs(
+            RunRecord(arm=arm.name, seed=seed, epochs=arm.config(base, seed).epochs)
+            for arm in arms
+            for seed in seeds
+            if (arm.name, seed) not in kept
+        )
+
+    def to_json(self) -> str:
+        """Return plan and figures as JSON text, one run a line."""
+        document = {
+            "format": FORMAT,
+            "version": VERSION,
+            "recipe": self.base.recipe,
+            "accuracy_of": f"{self.measured_on} images, in percent",
+            "against": self.against,
+            "arms": [{"name": a.name, "settings": a.settings, "meaning": a.meaning} for a in self.arms],
+            "summary": [summary.to_dict() for summary in arm_summaries(self.arms, self.runs)],
+            "differences": [difference.to_dict() for difference in differences(self.arms, self.runs, self.against)],
+            "commands": self.commands,
+            "config": json.loads(self.portable_base.to_json()),
+            "runs": [run.to_dict() for run in self.runs],
+        }
+        return "{\n" + ",\n".join(f'"{key}": {_lines(value)}' for key, value in document.items()) + "\n}\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Comparison:
+        """Rebuild a comparison from :meth:`to_json`."""
+        try:
+            data = json.loads(text)
+            if data["format"] != FORMAT or data["version"] != VERSION:
+                raise ValueError(f"its format must be {FORMAT!r}, version {VERSION}")
+            return cls(
+                base=Config.from_json(json.dumps(data["config"])),
+                arms=tuple(Arm(arm["name"], tuple(arm["settings"]), arm["meaning"]) for arm in data["arms"]),
+                against=data["against"],
+                runs=tuple(RunRecord.from_dict(run) for run in data["runs"]),
+                commands=tuple(data["commands"]),
+            )
+        except KeyError as error:
+            raise ValueError(f"it lacks the field {error.args[0]!r}") from None
+        except TypeError as error:
+            raise ValueError(str(error)) from None
+
+
+class ComparisonFolder:
+    """Paths and files of a comparison: ``compare.json``, ``compare.html``, ``runs`` and ``logs``."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.file = path / "compare.json"
+        self.page = path / "compare.html"
+
+    def run_path(self, record: RunRecord) -> Path:
+        """Return where a run's folder is."""
+        return self.path / "runs" / f"{record.arm}-{record.seed}"
+
+    def log_path(self, record: RunRecord) -> Path:
+        """Return where the output of a run goes."""
+        return self.path / "logs" / f"{record.arm}-{record.seed}.log"
+
+    def read(self) -> Comparison | None:
+        """Return the comparison that the folder holds, or None if it holds none yet."""
+        if not self.file.exists():
+            return None
+        try:
+            return Comparison.from_json(self.file.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise RunError(f"{self.file} is not the file of a comparison: {error}") from None
+
+    def write(self, comparison: Comparison) -> None:
+        """Write ``compare.json``."""
+        write_atomically(self.file, comparison.to_json().encode())
+
+    def write_unless_in_use(self, comparison: Comparison) -> None:
+        """Write ``compare.json``, unless a process that trains holds the folder: that one writes it itself."""
+        with contextlib.ExitStack() as held:
+            if (self.path / ".lock").exists():
+                try:
+                    held.enter_context(locked_folder(self.path))
+                except RunError:
+                    return
+            self.write(comparison)
+
+    def plan(self, base: Config, arms: Sequence[Arm], seeds: Sequence[int]) -> Comparison:
+        """Return what the folder holds with arms and seeds added, after checking that it all agrees."""
+        before = self.read()
+        started = (
+            {run.arm for run in before.runs if run.finished or self.run_path(run).exists()} if before else set[str]()
+        )
+        if before is None or not started:
+            before = Comparison(base, (), arms[0].name)
+        comparison = self.refresh(before.asked_for(base, arms, seeds, started))
+        for record in comparison.runs:
+            if self.run_path(record).exists():
+                self.open_run(record, comparison.arm(record.arm).config(base, record.seed))
+        return comparison
+
+    def refreshed(self, record: RunRecord) -> RunRecord:
+        """Return a run's figures as its folder has them; a finished run whose folder is gone keeps its figures."""
+        path = self.run_path(record)
+        blank = RunRecord(arm=record.arm, seed=record.seed, epochs=record.epochs, problem=record.problem)
+        if not path.exists():
+            return record if record.finished else blank
+        run = RunFolder.open(path)
+        try:
+            return RunRecord.read(run, record.arm, at_once=record.at_once, problem=record.problem)
+        except RunError:
+            if run.finished:
+                raise
+            return blank  # a crash has torn the last line; the run cuts it off when it continues
+
+    def refresh(self, comparison: Comparison) -> Comparison:
+        """Return a comparison with all figures as the run folders have them."""
+        return comparison.with_runs(self.refreshed(record) for record in comparison.runs)
+
+    def open_run(self, record: RunRecord, config: Config) -> RunFolder:
+        """Return a run's folder, made if it is not there yet; an existing one must have the same configuration."""
+        path = self.run_path(record)
+        if not path.exists():
+            return RunFolder.create(path, config)
+        run = RunFolder.open(path)
+        # Where the data lay matters no more once a run is finished.
+        now = replace(config, data_dir=run.config.data_dir) if run.finished else config
+        _agree(str(path), run.config, now)
+        return run
+
+
+def _agree(what: str, old: Config, new: Config) -> None:
+    before, now = settings_of(old), settings_of(new)
+    changed = [name for name in now if before[name] != now[name]]
+    if changed:
+        was = ", ".join(f"{name}={before[name]}" for name in changed)
+        wanted = ", ".join(f"{name}={now[name]}" for name in changed)
+        raise ConfigError(
+            f"{what} was started with {was}, and now {wanted} is asked for; repeat the settings that it was started "
+            "with, or choose another --out"
+        )
+
+
+def _lines(value: Any) -> str:
+    if isinstance(value, (list, tuple)) and value:
+        return "[\n" + ",\n".join(json.dumps(item) for item in value) + "\n]"
+    return json.dumps(value)

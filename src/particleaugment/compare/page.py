@@ -1,0 +1,139 @@
+"""``compare.html``: one self-contained page that shows a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from particleaugment.compare import plots
+from particleaugment.compare.comparison import Comparison
+from particleaugment.compare.progress import duration
+from particleaugment.compare.summary import (
+    ArmSummary,
+    accuracy_text,
+    arm_summaries,
+    differences,
+    interval_text,
+    remarks,
+    time_remark,
+)
+from particleaugment.report.page import alarm_box, figure, self_contained, settings_table
+
+__all__ = ["render"]
+
+
+def render(comparison: Comparison) -> str:
+    """Return the page of a comparison."""
+    base = comparison.base
+    summaries = arm_summaries(comparison.arms, comparison.runs)
+    finished = sum(summary.runs for summary in summaries)
+    subtitle = (
+        f"{base.model} on {base.data}, {base.epochs} epochs; {finished} of {len(comparison.runs)} runs finished; "
+        f"accuracy on {comparison.measured_on} images"
+    )
+    parts = [alarm_box(remarks(comparison))]
+    if summaries:
+        parts += _accuracy(comparison, summaries)
+        parts += _differences(comparison)
+        parts += ["<h2>Training</h2>", figure(plots.curves(comparison), _CURVES)]
+        parts += _time(comparison, summaries)
+    parts += _runs(comparison)
+    parts += _made_by(comparison)
+    return self_contained(f"Comparison on {base.recipe}", subtitle, parts)
+
+
+_CURVES = (
+    "Accuracy on plain images and training loss under augmentation: mean over the seeds of the finished runs, with a "
+    "band of one standard deviation. The losses of arms that augment differently are not comparable."
+)
+
+
+def _accuracy(comparison: Comparison, summaries: Sequence[ArmSummary]) -> list[str]:
+    meanings = {arm.name: arm.meaning for arm in comparison.arms}
+    rows = [(s.arm, str(s.runs), accuracy_text(s), f"{s.best_epoch_mean:.2f}", meanings[s.arm]) for s in summaries]
+    heads = ("arm", "runs", "last epoch, % (± deviation over seeds)", "best epoch, %: not a result", "")
+    return [
+        "<h2>Accuracy</h2>",
+        _table(heads, rows),
+        '<p class="faint">The result is the accuracy of the last epoch. The best epoch is chosen by the accuracy on '
+        f"the same {comparison.measured_on} images and flatters every arm; it is given because it is often quoted.</p>",
+        figure(plots.accuracies(comparison), "Every run's last-epoch accuracy; the line is the arm's mean."),
+    ]
+
+
+def _differences(comparison: Comparison) -> list[str]:
+    found = differences(comparison.arms, comparison.runs, comparison.against)
+    if not found:
+        return []
+    rows = [(d.arm, interval_text(d), str(d.points.pairs) if d.points else "0") for d in found]
+    return [
+        f"<h2>Differences to {escape(comparison.against)}</h2>",
+        _table(("arm", "points [95 % interval]", "pairs of runs"), rows),
+        '<p class="faint">Last-epoch accuracy, arm minus arm on the same seed; the interval is Student\'s t over these '
+        "differences. An interval that holds 0 shows no difference. Each stands for itself: of twenty such intervals "
+        "one is expected to miss.</p>",
+        figure(
+            plots.intervals(comparison), "Mean difference and its interval; an open circle is one pair, no interval."
+        ),
+    ]
+
+
+def _time(comparison: Comparison, summaries: Sequence[ArmSummary]) -> list[str]:
+    phases = list(dict.fromkeys(phase for summary in summaries for phase in summary.overhead))
+    rows = [
+        (s.arm, f"{s.seconds:.1f}", *(_percent(s.overhead.get(phase)) for phase in phases), f"{s.search_overhead:.1f}")
+        for s in summaries
+    ]
+    heads = ("arm", "seconds a run", *(f"{phase}, %" for phase in phases), "search in all, %")
+    return [
+        "<h2>Time</h2>",
+        _table(heads, rows),
+        '<p class="faint">Seconds are those that the run\'s phases took; start-up and compilation are not counted. '
+        "Percentages are of the time spent in training; the search is every phase but training and evaluation. "
+        f"{time_remark(comparison)}</p>",
+        figure(plots.times(comparison), "Seconds per phase."),
+    ]
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
+
+
+def _runs(comparison: Comparison) -> list[str]:
+    rows = [
+        (
+            run.arm,
+            str(run.seed),
+            f"{run.last:.2f}" if run.finished else "",
+            f"{run.best:.2f}" if run.finished else "",
+            duration(run.total_seconds) if run.seconds else "",
+            f"{run.filter['ops_per_image']:.2f}" if run.filter else "",
+            f"{run.filter['skipped']} of {run.filter['steps']}" if run.filter else "",
+            run.state,
+        )
+        for run in comparison.runs
+    ]
+    heads = ("arm", "seed", "last epoch, %", "best epoch, %", "time", "ops per image", "updates skipped", "state")
+    return ["<h2>Runs</h2>", f"<details><summary>All {len(rows)} runs</summary>{_table(heads, rows)}</details>"]
+
+
+def _made_by(comparison: Comparison) -> list[str]:
+    parts = ["<h2>How it was made</h2>"]
+    for made_by in comparison.commands:
+        where = made_by["machine"]
+        versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())
+        machine = f"{where['gpu'] or where['cpu']}, {where['cores']} cores, Python {where['python']}, {versions}"
+        parts.append(f'<pre>{escape(made_by["command"])}</pre><p class="faint">{escape(machine)}</p>')
+    rows = [(arm.name, ", ".join(arm.settings)) for arm in comparison.arms]
+    parts += [
+        "<p>This page is written anew from the folder by <code>particleaugment compare FOLDER --report</code>.</p>",
+        f"<details><summary>What each arm sets</summary>{_table(('arm', 'settings'), rows)}</details>",
+        settings_table(comparison.portable_base),
+    ]
+    return parts
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th>{escape(text)}</th>" for text in heads)
+    body = "".join("<tr>" + "".join(f"<td>{escape(text)}</td>" for text in row) + "</tr>" for row in rows)
+    return f"<table><tr>{head}</tr>{body}</table>"

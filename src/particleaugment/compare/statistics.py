@@ -1,0 +1,111 @@
+"""The few statistics that a comparison needs, as pure functions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+__all__ = ["PairedDifference", "mean", "paired_difference", "standard_deviation", "t_quantile"]
+
+LEVEL = 0.95
+
+
+def mean(values: Sequence[float]) -> float:
+    """Return the mean.
+
+    >>> mean([1.0, 2.0, 6.0])
+    3.0
+    """
+    if not values:
+        raise ValueError("the mean of no values is not defined")
+    return math.fsum(values) / len(values)
+
+
+def standard_deviation(values: Sequence[float]) -> float | None:
+    """Return the sample's standard deviation (n - 1 in the denominator), or None for fewer than two values.
+
+    >>> standard_deviation([1.0, 3.0])
+    1.4142135623730951
+    """
+    if len(values) < 2:
+        return None
+    centre = mean(values)
+    return math.sqrt(math.fsum((value - centre) ** 2 for value in values) / (len(values) - 1))
+
+
+def t_quantile(probability: float, degrees: int) -> float:
+    """Return the quantile of Student's t distribution with a whole number of degrees of freedom.
+
+    >>> round(t_quantile(0.975, 11), 4)
+    2.201
+    """
+    if not 0 < probability < 1:
+        raise ValueError(f"a probability between 0 and 1 is expected, got {probability}")
+    if degrees < 1:
+        raise ValueError(f"there must be at least one degree of freedom, got {degrees}")
+    if probability < 0.5:
+        return -t_quantile(1 - probability, degrees)
+    central = 2 * probability - 1
+    low, high = 0.0, math.pi / 2
+    while low < (middle := (low + high) / 2) < high:
+        low, high = (middle, high) if _central_probability(middle, degrees) < central else (low, middle)
+    return math.sqrt(degrees) * math.tan(low)
+
+
+def _central_probability(angle: float, degrees: int) -> float:
+    """Return P(|T| < √ν·tan(angle)).
+
+    With t = √ν·tan θ the density becomes a power of cos θ, and integrating it by parts gives a finite sum for whole ν:
+    sin θ·(1 + cos²θ/2 + 1·3/(2·4)·cos⁴θ + …) for even ν, and 2/π·(θ + sin θ·(cos θ + 2/3·cos³θ + …)) for odd ν.
+    """
+    odd = degrees % 2
+    cosine = math.cos(angle)
+    term = cosine if odd else 1.0
+    total = 0.0
+    for power in range(1 + odd, degrees, 2):
+        total += term
+        term *= power / (power + 1) * cosine**2
+    series = math.sin(angle) * total
+    return 2 / math.pi * (angle + series) if odd else series
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """How far one arm lies above another on the seeds that both have.
+
+    Attributes:
+        pairs: Seeds that both have.
+        left_out: Seeds that only one of them has.
+        mean: Mean difference.
+        low: Lower end of the 95 % interval, or None where there is no interval (fewer than two pairs).
+        high: Its upper end.
+    """
+
+    pairs: int
+    left_out: int
+    mean: float
+    low: float | None = None
+    high: float | None = None
+
+
+def paired_difference(ours: Mapping[int, float], theirs: Mapping[int, float]) -> PairedDifference | None:
+    """Return the mean difference with its t-interval over paired seeds, or None where no seed is shared.
+
+    Args:
+        ours: Value by seed.
+        theirs: Value by seed, to be subtracted.
+
+    >>> paired_difference({0: 2.0, 1: 4.0, 2: 9.0}, {0: 1.0, 1: 2.0})
+    PairedDifference(pairs=2, left_out=1, mean=1.5, low=-4.853..., high=7.853...)
+    """
+    shared = sorted(ours.keys() & theirs.keys())
+    if not shared:
+        return None
+    left_out = len(ours.keys() ^ theirs.keys())
+    differences = [ours[seed] - theirs[seed] for seed in shared]
+    centre, deviation = mean(differences), standard_deviation(differences)
+    if deviation is None:
+        return PairedDifference(len(shared), left_out, centre)
+    half = t_quantile((1 + LEVEL) / 2, len(shared) - 1) * deviation / math.sqrt(len(shared))
+    return PairedDifference(len(shared), left_out, centre, centre - half, centre + half)

@@ -1,0 +1,54 @@
+"""Figures as inline SVG: text and axes take the page's own colour, so that they read in dark and light."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["BLUE", "GREEN", "INK", "ORANGE", "PURPLE", "RED", "inline_svg"]
+
+# A colour that occurs nowhere else; it becomes the page's text colour.
+INK = "#010203"
+BLUE, ORANGE, RED, GREEN, PURPLE = "#3b7dd8", "#e08a1e", "#d1495b", "#3a9d6e", "#8a63c9"
+
+
+def inline_svg(width: float, height: float, draw: Callable[[Any, Any], None], columns: int = 1) -> str:
+    """Return a figure (inches wide and high) that ``draw`` draws, given the figure and its axes."""
+    import matplotlib
+
+    with matplotlib.rc_context(
+        {
+            "svg.fonttype": "none",
+            "svg.hashsalt": draw.__qualname__,
+            "font.family": "sans-serif",
+            "font.size": 9,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "text.color": INK,
+            "axes.edgecolor": INK,
+            "axes.labelcolor": INK,
+            "xtick.color": INK,
+            "ytick.color": INK,
+            "axes.linewidth": 0.6,
+            "xtick.major.width": 0.6,
+            "ytick.major.width": 0.6,
+        }
+    ):
+        from matplotlib.backends.backend_svg import FigureCanvasSVG
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(width, height), layout="constrained")
+        FigureCanvasSVG(figure)
+        axes = figure.subplots(1, columns)
+        draw(figure, axes)
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    svg = buffer.getvalue()
+    svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    # Several figures share a page: their ids must not meet.
+    salt = re.sub(r"\W", "", draw.__qualname__)
+    svg = re.sub(r'\bid="', f'id="{salt}-', svg)
+    return re.sub(r"(url\(#|href=\"#)", rf"\g<1>{salt}-", svg)

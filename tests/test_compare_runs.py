@@ -1,0 +1,187 @@
+"""Real comparisons in real processes: killed, stopped, continued, extended, and with an arm that fails."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from particleaugment.compare.arms import ARMS
+from particleaugment.compare.comparison import ComparisonFolder
+from particleaugment.compare.progress import ComparisonProgress
+from particleaugment.compare.records import RunRecord
+from particleaugment.compare.runner import Child, run_children
+from particleaugment.recipes import get_recipe
+from particleaugment.training.build import resolve
+from particleaugment.training.checkpoint import find_checkpoints
+from particleaugment.training.config import override
+from particleaugment.training.run import RunError, RunFolder
+from particleaugment.training.stop import Stop
+
+SETTINGS = ["epochs=3", "batch_size=256", "clone_size=128", "measure_size=20", "num_particles=4"]
+LIMIT = 300
+
+
+def compare(path, *arguments, settings=SETTINGS):
+    words = [word for setting in settings for word in ("--set", setting)]
+    command = [sys.executable, "-m", "particleaugment", "compare", "digits", "--out", path, *words, *arguments]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen(
+        [str(word) for word in command], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def end(process):
+    output, errors = process.communicate(timeout=LIMIT)
+    return process.returncode, output, errors
+
+
+def wait_until(condition):
+    limit = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+
+
+def is_free(path):
+    try:
+        with RunFolder.open(path).locked():
+            return True
+    except RunError:
+        return False
+
+
+def test_killed_extended_stopped_and_continued(tmp_path):
+    folder = ComparisonFolder(tmp_path / "c")
+    runs = {arm: folder.path / "runs" / f"{arm}-0" for arm in ("particles", "none")}
+
+    process = compare(folder.path, "--arms", "particles")
+    wait_until((runs["particles"] / "metrics.jsonl").exists)
+    process.kill()
+    process.communicate()
+    wait_until(lambda: is_free(runs["particles"]))
+    assert find_checkpoints(runs["particles"]), "without its parent a child saves and ends"
+    assert not RunFolder.open(runs["particles"]).finished
+    assert [(run.arm, run.finished) for run in folder.read().runs] == [("particles", False)]
+
+    both = ["--arms", "particles,none", "--jobs", "2"]
+    process = compare(folder.path, *both)
+    lines = [process.stdout.readline() for _ in range(3)]
+    assert lines[0] == "2 of 2 runs to do, 2 at a time\n"
+    assert lines[1].startswith("[1/2] particles, seed 0: started from epoch ")
+    assert lines[2] == "[2/2] none, seed 0: started\n"
+    process.send_signal(signal.SIGINT)
+    code, output, errors = end(process)
+    assert (code, errors) == (130, "")
+    assert "stopped and saved; the same command continues" in output
+    assert "particles, seed 0: epoch " in output, "unfinished runs are named"
+    assert all(is_free(path) for path in runs.values())
+
+    code, output, errors = end(compare(folder.path, *both))
+    assert (code, errors) == (0, "")
+    assert "±" not in output, "one seed has no deviation"
+    comparison = folder.read()
+    particles, none = comparison.runs
+    assert (particles.arm, none.arm) == ("particles", "none")
+    assert all(run.finished and len(run.accuracy) == 3 and run.at_once == 2 for run in comparison.runs)
+    assert particles.filter["steps"] == 2
+    assert set(particles.seconds) >= {"train", "evaluate", "clone", "measure", "filter"}
+    assert set(none.seconds) == {"train", "evaluate"}
+    commands = [made_by["command"] for made_by in comparison.commands]
+    assert [command.split(" --seeds")[0] for command in commands] == [
+        "particleaugment compare digits --arms particles",
+        "particleaugment compare digits --arms particles,none",
+    ], "the same command is noted once"
+    assert folder.page.exists()
+    wanted = override(get_recipe("digits"), [*SETTINGS, "policy=particles", "seed=0"])
+    assert RunFolder.open(runs["particles"]).config == resolve(wanted)
+
+
+def test_a_failing_arm_is_reported_and_the_others_go_on(tmp_path):
+    folder = ComparisonFolder(tmp_path / "c")
+    process = compare(
+        folder.path, "--arms", "large:clone_size=4000,none", "--jobs", "2", settings=["epochs=1", "batch_size=256"]
+    )
+    code, output, errors = end(process)
+    assert (code, errors) == (1, "")
+    large, none = folder.read().runs
+    assert none.finished
+    assert "clone_size and measure_size do not suit the data" in large.problem
+    assert f"large, seed 0: failed: {large.problem}" in output
+    assert large.problem in folder.log_path(large).read_text()
+    assert not folder.run_path(large).exists(), "a request that was not valid leaves nothing behind"
+
+
+@pytest.fixture
+def sleepers(tmp_path):
+    """Records, and a way to start each as a process that only sleeps."""
+    base = override(get_recipe("digits"), ["epochs=4"])
+    folder = ComparisonFolder(tmp_path / "c")
+    records = [RunRecord(arm="none", seed=seed, epochs=4) for seed in range(5)]
+
+    def start(record):
+        run = folder.open_run(record, ARMS["none"].config(base, record.seed))
+        code = f"import time; print('line of {record.seed}'); time.sleep(0.2); raise SystemExit({record.seed % 2})"
+        log = tmp_path / f"{record.seed}.log"
+        with open(log, "wb") as output:
+            process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=output)
+        return Child(record, run, log, process)
+
+    return records, start
+
+
+def test_jobs_run_at_a_time_and_in_order(sleepers):
+    records, start = sleepers
+    together, ends = [], {}
+    run_children(
+        records,
+        2,
+        Stop(),
+        start=start,
+        ended=lambda child, code: ends.update({child.record.seed: (code, child.last_line)}),
+        watch=lambda running: together.append([child.record.seed for child in running]),
+    )
+    assert ends == {seed: (seed % 2, f"line of {seed}") for seed in range(5)}
+    assert max(map(len, together)) == 2
+    first_seen = list(dict.fromkeys(seed for seeds in together for seed in seeds))
+    assert first_seen == sorted(first_seen)
+
+
+def test_an_error_leaves_no_process_behind(sleepers):
+    records, start = sleepers
+    children = []
+
+    def fail(running):
+        children.extend(running)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_children(records, 3, Stop(), start=start, ended=lambda child, code: None, watch=fail)
+    assert len(children) == 3
+    assert all(child.process.poll() is not None for child in children)
+
+
+def test_progress_on_a_terminal(sleepers):
+    records, start = sleepers
+    console = Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None)
+    progress = ComparisonProgress(records, console)
+    with progress.live():
+        child = start(records[0])
+        progress.started(child.record)
+        for epoch in (1, 2, 3):
+            child.run.append_metrics({"kind": "epoch", "epoch": epoch})
+        progress.watch([child])
+        progress._bars.refresh()
+        child.process.wait()
+        child.process.stdin.close()
+        progress.ended(replace(child.record, accuracy=(1.0, 2.0, 3.0, 4.0)), "4.00 %, 1 s")
+    shown = console.file.getvalue()
+    assert "none, seed 0" in shown
+    assert "3/4 epochs" in shown
+    assert "3/20 epochs 0 of 5 runs ended  about " in shown
+    assert "[1/5] none, seed 0: 4.00 %, 1 s; about " in shown
