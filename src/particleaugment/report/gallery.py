@@ -49,7 +49,7 @@ def ops_rows(images: Tensor, semantics: str = "timm-increasing") -> list[Row]:
     """Return one row per op: the images at rising levels."""
     mapping = get(semantics)
     rows: list[Row] = []
-    for op in TABLE:
+    for op in (op for op in TABLE if op.name in mapping.rules):
         cells = [(("plain" if i == 0 else ""), image) for i, image in enumerate(images)]
         for level in _LEVELS if op.takes_argument else (0.0,):
             argument = mapping.argument(op.name, level, size=(images.shape[-2], images.shape[-1]))
