@@ -29,6 +29,8 @@ __all__ = ["EXECUTORS", "apply", "choose_executor"]
 EXECUTORS: tuple[str, ...] = ("auto", "pil", "native", "fused", "batch")
 """The names that ``apply`` takes as its executor."""
 
+_NO_CUTOUT = "its kernel does not do Cutout"
+
 _logger = logging.getLogger("particleaugment")
 
 
@@ -67,7 +69,8 @@ def apply(
         raise ValueError(f"the program is for {len(program)} images but the batch has {len(images)}")
     code = resample_code(resample)
     colour = _checked_fill(fill)
-    name = choose_executor(executor, images.device, own_ops.names_in(program.op))
+    special = own_ops.names_in(program.op) + (() if program.patch is None else ("Cutout",))
+    name = choose_executor(executor, images.device, special)
     if images.numel() == 0 or program.op.shape[1] == 0:
         return images.clone()
     program = program.to(images.device)
@@ -82,8 +85,7 @@ def apply(
         from particleaugment.executors import fused
 
         unsuitable = fused.unsuitable_reason(images, program.op.shape[1])
-        if program.patch is not None:
-            unsuitable = "the program may hold Cutout, which the kernel does not do"
+        unsuitable = _NO_CUTOUT if program.patch is not None else unsuitable
         if not unsuitable:
             return fused.run(images, program, code, per_channel)
         _say_once(f"augmenting with executor 'batch' instead of 'fused': {unsuitable}")
@@ -108,6 +110,7 @@ def choose_executor(executor: str, device: torch.device, ops: Iterable[str] = ()
             raise ValueError(f"executor 'native' cannot run: {native.unavailable_reason()}; use 'batch' or 'auto'")
     if executor == "fused" and _no_fused(device):
         raise ValueError(f"executor 'fused' cannot run on {device}: {_no_fused(device)}; use 'batch' or 'auto'")
+    ops = tuple(ops)
     own = [name for name in ops if lookup(name).kind is Kind.OWN]
     if own and executor in ("native", "fused"):
         raise ValueError(
@@ -119,9 +122,10 @@ def choose_executor(executor: str, device: torch.device, ops: Iterable[str] = ()
         _say_once(f"augmenting with executor 'batch': {own[0]} is registered, and the faster ones run built-in ops")
         return "batch"
     if device.type == "cuda":
-        if not _no_fused(device):
+        reason = _no_fused(device) or (_NO_CUTOUT if "Cutout" in ops else "")
+        if not reason:
             return "fused"
-        _say_once(f"augmenting with executor 'batch' instead of 'fused': {_no_fused(device)}")
+        _say_once(f"augmenting with executor 'batch' instead of 'fused': {reason}")
     if device.type != "cpu":
         return "batch"
     if native.unavailable_reason():

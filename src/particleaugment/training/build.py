@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,10 +38,7 @@ def resolve(config: Config) -> Config:
         fast_bfloat16 = device == "cuda" or torch.cpu._is_avx512_bf16_supported()
         precision = "bf16" if fast_bfloat16 else "fp32"
     data_dir = str(Path(config.data_dir).expanduser().absolute()) if config.data_dir else ""
-    policy = config.policy
-    if policy.startswith("schedule:"):
-        policy = f"schedule:{Path(policy.removeprefix('schedule:')).expanduser().absolute()}"
-    return replace(config, device=device, precision=precision, data_dir=data_dir, policy=policy)
+    return replace(config, device=device, precision=precision, data_dir=data_dir)
 
 
 @dataclass(frozen=True)
@@ -72,8 +69,8 @@ def always_on(config: Config) -> tuple[list[Transform], list[Transform]]:
     return before, [RandomErasing(config.erase)] if config.erase else []
 
 
-def build(config: Config, say: Callable[[str], None], quiet: bool = False) -> Parts:
-    """Build the parts of a run."""
+def build(config: Config, say: Callable[[str], None], quiet: bool = False, ops: Iterable[str] = ()) -> Parts:
+    """Build the parts of a run whose policy draws from ``ops``."""
     config = resolve(config)
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device=cuda was asked for, but torch sees no CUDA device here; set device=cpu")
@@ -99,7 +96,7 @@ def build(config: Config, say: Callable[[str], None], quiet: bool = False) -> Pa
             test_labels=data.test_labels.to(device),
         )
     samples = Samples((data.train_images, data.train_labels))
-    executor = choose_executor("auto", device)
+    executor = choose_executor("auto", device, ops)
     if resident and executor == "fused":
         trainee: EagerTrainee | GraphTrainee = _graph_trainee(config, model, optimizer, data, say)
         network = "compiled network" if _compiles(config) else "network not compiled"

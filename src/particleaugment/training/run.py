@@ -9,12 +9,15 @@ import os
 import shutil
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
 from particleaugment.training.config import Config, ConfigError
 
 __all__ = ["RunError", "RunFolder"]
+
+_GIVEN_POLICY = "given-policy.json"
 
 
 class RunError(RuntimeError):
@@ -25,7 +28,8 @@ class RunFolder:
     """Paths and files of one run.
 
     ``config.json`` is there from the first moment; ``metrics.jsonl`` grows by a line per epoch and filter step;
-    ``policy.json`` and ``model.safetensors`` hold the result.
+    ``policy.json`` and ``model.safetensors`` hold the result. A policy file that the run was given is copied in as
+    ``given-policy.json``, so that the folder holds all that the run needs.
     """
 
     def __init__(self, path: Path, config: Config):
@@ -54,14 +58,21 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, config: Config) -> RunFolder:
-        """Make a new run folder with its ``config.json`` in it, in one move."""
+        """Make a new run folder with its ``config.json`` in it, and a policy file if it names one, in one move."""
         path = Path(path)
         if path.exists():
             raise RunError(f"{path} exists already; continue it with 'particleaugment resume {path}' or choose --out")
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        given = None
+        if config.policy_file is not None:
+            config.fixed_policy()
+            given = Path(config.policy_file).expanduser().read_bytes()
+            config = replace(config, policy=f"{config.policy.partition(':')[0]}:{_GIVEN_POLICY}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             temporary.mkdir()
+            if given is not None:
+                (temporary / _GIVEN_POLICY).write_bytes(given)
             (temporary / "config.json").write_text(config.to_json(), encoding="utf-8")
             os.rename(temporary, path)
         except OSError as error:
