@@ -668,9 +668,10 @@ def test_a_run_keeps_the_policy_file_it_was_given(tiny, no_report, tmp_path, mon
     _, ended = finish(tmp_path / "moved")
     assert ended
     assert result(tmp_path / "moved") == result(tmp_path / "whole")
-    configs = [json.loads((tmp_path / run / "config.json").read_text()) for run in ("whole", "moved")]
-    assert configs[0] == configs[1]
-    assert configs[0]["policy"] == f"{prefix}:given-policy.json"
+    (tmp_path / "moved" / "given-policy.json").unlink()
+    (tmp_path / "moved" / "model.safetensors").unlink()
+    with pytest.raises(ConfigError, match="there is no policy file recorded.json"):
+        finish(tmp_path / "moved")
 
 
 def test_any_policy_file_trains_a_network(tiny, no_report, tmp_path):

@@ -38,7 +38,10 @@ def resolve(config: Config) -> Config:
         fast_bfloat16 = device == "cuda" or torch.cpu._is_avx512_bf16_supported()
         precision = "bf16" if fast_bfloat16 else "fp32"
     data_dir = str(Path(config.data_dir).expanduser().absolute()) if config.data_dir else ""
-    return replace(config, device=device, precision=precision, data_dir=data_dir)
+    policy = config.policy
+    if config.policy_file is not None:
+        policy = f"{policy.partition(':')[0]}:{Path(config.policy_file).expanduser().absolute()}"
+    return replace(config, device=device, precision=precision, data_dir=data_dir, policy=policy)
 
 
 @dataclass(frozen=True)

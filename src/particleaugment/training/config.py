@@ -132,11 +132,11 @@ class Config:
         """Return the search's settings."""
         return FilterSettings(**{name: getattr(self, name) for name in FilterSettings.__dataclass_fields__})
 
-    def fixed_policy(self, folder: Path = Path()) -> Policy:
-        """Return the policy of a run without a search; a file that it names is looked for in ``folder``."""
+    def fixed_policy(self, copy: Path | None = None) -> Policy:
+        """Return the policy of a run without a search; of a file that it names, ``copy`` is read if it exists."""
         if self.policy_file is None:
             return parse(self.policy)
-        path = folder / Path(self.policy_file).expanduser()
+        path = copy if copy is not None and copy.exists() else Path(self.policy_file).expanduser()
         try:
             policy = Schedule.load(path) if self.policy.startswith("schedule:") else load(path)
         except ValueError as error:

@@ -9,7 +9,6 @@ import os
 import shutil
 import socket
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -47,6 +46,11 @@ class RunFolder:
         return self.path / "policy.json"
 
     @property
+    def given_policy(self) -> Path:
+        """The copy of the policy file that the run was given, if it was."""
+        return self.path / _GIVEN_POLICY
+
+    @property
     def model(self) -> Path:
         """The final weights; their presence marks a finished run."""
         return self.path / "model.safetensors"
@@ -67,7 +71,6 @@ class RunFolder:
         if config.policy_file is not None:
             config.fixed_policy()
             given = Path(config.policy_file).expanduser().read_bytes()
-            config = replace(config, policy=f"{config.policy.partition(':')[0]}:{_GIVEN_POLICY}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             temporary.mkdir()

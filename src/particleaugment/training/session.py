@@ -72,7 +72,7 @@ class Session:
         config = run.config
         self.run, self.config, self.display, self.stop = run, config, display, stop
         self.checkpoint_seconds = checkpoint_seconds
-        self._fixed: Policy | None = None if config.searches else config.fixed_policy(run.path)
+        self._fixed: Policy | None = None if config.searches else config.fixed_policy(run.given_policy)
         ops = config.ops if self._fixed is None else ops_of(self._fixed)
         parts = build(config, display.say, display.quiet, ops)
         self.data, self.samples, self.chosen = parts.data, parts.samples, parts.chosen
