@@ -670,7 +670,7 @@ def test_a_run_keeps_the_policy_file_it_was_given(tiny, no_report, tmp_path, mon
     assert result(tmp_path / "moved") == result(tmp_path / "whole")
     (tmp_path / "moved" / "given-policy.json").unlink()
     (tmp_path / "moved" / "model.safetensors").unlink()
-    with pytest.raises(ConfigError, match="there is no policy file recorded.json"):
+    with pytest.raises(ConfigError, match=r"there is no policy file recorded\.json"):
         finish(tmp_path / "moved")
 
 

@@ -12,6 +12,7 @@ from particleaugment.executors.fused import plan_of
 from particleaugment.policies.exports import _repetitions, _timm_step, export, static
 from particleaugment.policies.imports import _read
 from particleaugment.policies.schedule import ScheduleStep
+from particleaugment.report.summary import leading_ops
 
 NOTHING = "Nothing is lost."
 
@@ -44,6 +45,10 @@ def test_particles_become_weighted_sub_policies_exactly():
     drawn = np.bincount(program.op.flatten().numpy(), minlength=17)[1:15] / len(ids)
     expected = np.array(list(policy.inclusion.values()))[1:]
     assert np.abs(drawn - expected).max() < 5 * 0.5 / np.sqrt(len(ids))
+    assert exported.inclusion == pytest.approx({name: policy.inclusion[name] for name in exported.ops})
+    assert [name for name, _ in leading_ops(exported)] == [name for name, _ in leading_ops(policy)]
+    assert repr(exported).startswith("SubPolicies(6 sub-policies, semantics='timm-increasing', ")
+    assert repr(exported).endswith(f" {policy.ops_per_image:.2f} ops per image)")
     levels = {name: level for row in exported.sub_policies for name, _, level in row}
     assert {level for name, level in levels.items() if pa.ops.lookup(name).takes_argument} == {4.0}
 

@@ -43,7 +43,7 @@ class _Tables(NamedTuple):
     edges: Tensor | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SubPolicies(Policy):
     """A list of sub-policies, each a sequence of (op, probability, level); one is drawn per image.
 
@@ -57,6 +57,8 @@ class SubPolicies(Policy):
     >>> policy = SubPolicies([[("Rotate", 0.7, 2), ("Invert", 0.1, 0)], [("Equalize", 1.0, 0)]], semantics="timm")
     >>> policy.sample(torch.arange(6)).op.shape
     torch.Size([6, 2])
+    >>> policy
+    SubPolicies(2 sub-policies, semantics='timm', 0.90 ops per image)
     """
 
     sub_policies: tuple[SubPolicy, ...]
@@ -87,6 +89,16 @@ class SubPolicies(Policy):
     def ops(self) -> tuple[str, ...]:
         """The ops that occur in it."""
         return _names(self.sub_policies)
+
+    @property
+    def inclusion(self) -> dict[str, float]:
+        """How often each op is applied to an image, on average."""
+        weights = self.weights or (1.0,) * len(self.sub_policies)
+        shares, total = dict.fromkeys(self.ops, 0.0), sum(weights)
+        for weight, sub_policy in zip(weights, self.sub_policies):
+            for name, probability, _ in sub_policy:
+                shares[name] += weight * probability / total
+        return shares
 
     def sample(
         self, ids: Tensor, epoch: int | Tensor = 0, seed: int | Tensor = 0, size: tuple[int, int] = (32, 32)
@@ -141,6 +153,10 @@ class SubPolicies(Policy):
             resample=data.get("resample", "default"),
             weights=data.get("weights"),
         )
+
+    def __repr__(self) -> str:
+        count, applied = len(self.sub_policies), sum(self.inclusion.values()) - self.inclusion.get("Identity", 0.0)
+        return f"SubPolicies({count} sub-policies, semantics={self.semantics!r}, {applied:.2f} ops per image)"
 
 
 def _checked_step(step: Any, mapping: Any) -> tuple[str, float, float]:
