@@ -649,50 +649,6 @@ def test_a_recorded_schedule_trains_the_same_network_without_the_search(tiny, no
     assert [longer.at(epoch) for epoch in range(1, 7)] == [recorded.at((epoch + 1) // 2) for epoch in range(1, 7)]
 
 
-@pytest.mark.parametrize("prefix", ["schedule", "file"])
-def test_a_run_keeps_the_policy_file_it_was_given(tiny, no_report, tmp_path, monkeypatch, prefix):
-    """Another network replays the schedule, and goes on after the recording is gone and from another folder."""
-    source = tmp_path / "recorded.json"
-    pa.ParticleAugment(num_particles=3, nonzero=3, start_value=0.9).schedule(2).save(source)
-    settings = ["model=wrn-10-2", "epochs=2", f"policy={prefix}:recorded.json"]
-    monkeypatch.chdir(tmp_path)
-    finish(tmp_path / "whole", *settings)
-    _, ended = finish(tmp_path / "parted", *settings, stop=StopAfter(3))
-    assert not ended
-    kept = (tmp_path / "parted" / "given-policy.json").read_bytes()
-    assert kept == source.read_bytes()
-    source.unlink()
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    (tmp_path / "parted").rename(tmp_path / "moved")
-    _, ended = finish(tmp_path / "moved")
-    assert ended
-    assert result(tmp_path / "moved") == result(tmp_path / "whole")
-    (tmp_path / "moved" / "given-policy.json").unlink()
-    (tmp_path / "moved" / "model.safetensors").unlink()
-    with pytest.raises(ConfigError, match=r"there is no policy file recorded\.json"):
-        finish(tmp_path / "moved")
-
-
-def test_any_policy_file_trains_a_network(tiny, no_report, tmp_path):
-    policy = pa.SubPolicies([[("Cutout", 1.0, 0.9), ("Rotate", 0.5, 0.7)]], "fast-autoaugment")
-    policy.save(tmp_path / "cut.json")
-    session, ended = finish(tmp_path / "run", f"policy=file:{tmp_path / 'cut.json'}", "epochs=1")
-    assert ended
-    assert session.current_policy() == policy
-    assert "holds a policy of kind 'sub-policies', not 'schedule'" in refuse(
-        tmp_path / "other", "--set", f"policy=schedule:{tmp_path / 'cut.json'}", code=2
-    )
-
-
-def test_op_sets_by_name():
-    assert config_of("ops=authors").ops == pa.ops.AUTHORS_OPS
-    assert config_of("ops=autoaugment", "semantics=autoaugment-original", "m=3").ops == pa.ops.AUTOAUGMENT_OPS
-    assert config_of("ops=paper").ops == pa.OPS
-    with pytest.raises(ConfigError, match="does not define Cutout; these do: autoaugment-original, fast-autoaugment"):
-        config_of("ops=autoaugment")
-
-
 def test_the_clone_trains_at_the_learning_rate_of_the_next_epoch(tiny, no_report, tmp_path):
     session = session_of(tmp_path / "run", "clone_epochs=2")
     rates = []

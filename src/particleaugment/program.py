@@ -32,7 +32,7 @@ class Program:
     """For each of B images, K slots run in order; an unused slot holds Identity with argument 0.
 
     Attributes:
-        op: Op indices, int64 ``[B, K]``; :data:`particleaugment.ops.TABLE` gives their names.
+        op: Op indices, int64 ``[B, K]``; :func:`particleaugment.ops.by_index` gives their rows.
         arg: Arguments in physical units, float64 ``[B, K]``.
         resample: Resampling filter per slot as int64 codes ``[B, K]`` (positions in :data:`RESAMPLING`, -1 for the one
             given to ``apply``), or ``None`` when every slot leaves it to ``apply``.
