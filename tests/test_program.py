@@ -21,8 +21,8 @@ def test_the_ops_and_their_order():
         "Identity", "AutoContrast", "Equalize", "Rotate", "Solarize", "SolarizeAdd", "Color", "Contrast", "Brightness",
         "Sharpness", "ShearX", "ShearY", "TranslateX", "TranslateY", "Posterize",
     )  # fmt: skip
-    assert [op.name for op in ops.TABLE] == [*pa.OPS, "Invert"]
-    assert [op.index for op in ops.TABLE] == list(range(16))
+    assert [op.name for op in ops.TABLE] == [*pa.OPS, "Invert", "Cutout"]
+    assert [op.index for op in ops.TABLE] == list(range(17))
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_ranges_of_arguments(names, low, high):
 def test_a_neutral_argument_changes_nothing(op):
     images = torch.randint(0, 256, (1, 3, 9, 7), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
     if op.neutral is None:
-        assert op.name in ("AutoContrast", "Equalize", "Invert")
+        assert op.name in ("AutoContrast", "Equalize", "Invert", "Cutout")
         return
     for executor in ("native", "batch", "pil"):
         unchanged = pa.apply(images, pa.Program.from_ops([[(op.name, op.neutral)]]), executor)
@@ -130,8 +130,9 @@ def test_from_ops_refuses(rows, message):
 @pytest.mark.parametrize(
     ("op", "arg", "resample", "message"),
     [
-        ([[16]], [[0.0]], None, "there is no op number 16; ops are numbered 0 to 15"),
-        ([[-1]], [[0.0]], None, "there is no op number -1; ops are numbered 0 to 15"),
+        ([[1 << 40]], [[0.0]], None, "there is no op number 1099511627776; ops are numbered 0 to "),
+        ([[-1]], [[0.0]], None, "there is no op number -1; ops are numbered 0 to "),
+        ([[16]], [[0.5]], None, "Cutout paints a rectangle: give the program its patch, or draw it with a policy"),
         ([[0, 3], [3, 3]], [[0.0, 1.0], [2.0, 400.0]], None, r"image 1, slot 1: Rotate takes -360 to 360 .*, got 400"),
         ([[0, 3]], [[0.0, math.nan]], None, "image 0, slot 1: the argument of Rotate must be finite, got nan"),
         ([[1]], [[math.inf]], None, "image 0, slot 0: the argument of AutoContrast must be finite, got inf"),

@@ -91,6 +91,34 @@ TABLE = {
         "Brightness": {25: 1.6},
         "Sharpness": {20: 1.3},
     },
+    "autoaugment-original": {
+        "Posterize": {0: 4, 2: 4, 3: 3, 5: 2, 7: 2, 8: 1, 9: 1, 10: 0},
+        "Solarize": {0: 256, 1: 231, 3: 180, 5: 128, 9: 26, 10: 0},
+        "Rotate": {0: 0, 1: 3, 7: 21, 0.5: 1, -9: -27},
+        "ShearX": {1: 0.03, 9: 0.27, -5: -0.15},
+        "ShearY": {8: 0.24, -8: -0.24},
+        "TranslateX": {0: 0, 1: 1 / 32, 9: 9 / 32, -9: -9 / 32, 0.9: 0},
+        "TranslateY": {3: 3 / 32, -10: -10 / 32},
+        "Color": {0: 0.1, 3: 0.64, 8: 1.54, -8: 1.54},
+        "Contrast": {6: 1.18},
+        "Brightness": {9: 1.72},
+        "Sharpness": {5: 1.0},
+        "Cutout": {0: 0, 1: 2 / 32, 4: 8 / 32, 4.4: 8 / 32, 10: 20 / 32},
+    },
+    "fast-autoaugment": {
+        "Posterize": {0: 4, 0.24: 4, 0.25: 5, 0.5: 6, 0.99: 7, 1: 8},
+        "Solarize": {0: 0, 0.3: 76.8, 0.5: 128, 1: 256},
+        "Rotate": {0: -30, 0.25: -15, 0.5: 0, 1: 30, -0.25: 15, -1: -30},
+        "ShearX": {0: -0.3, 0.5: 0, 0.75: 0.15, -0.75: -0.15},
+        "ShearY": {1: 0.3, -1: -0.3},
+        "TranslateX": {0: -0.45, 0.5: 0, 1: 0.45, -1: -0.45},
+        "TranslateY": {0.25: -0.225, -0.25: 0.225},
+        "Color": {0: 0.1, 0.5: 1.0, 1: 1.9, -1: 1.9},
+        "Contrast": {0.25: 0.55},
+        "Brightness": {0.75: 1.45},
+        "Sharpness": {0.1: 0.28},
+        "Cutout": {0: 0, 0.5: 0.1, 1: 0.2},
+    },
 }  # fmt: skip
 
 
@@ -178,11 +206,14 @@ def test_a_batch_of_arguments_is_valid_and_equals_single_ones(name, size):
     single = [table.argument(ops[c], level, int(s), size) for c, level, s in zip(choice, levels.tolist(), signs)]
     assert arguments.tolist() == single
     index = torch.tensor(pa.ops.op_indices(ops))[choice].unsqueeze(1)
-    pa.Program(index, arguments.unsqueeze(1))  # refuses an argument out of range
+    patch = torch.zeros(*index.shape, 5, dtype=torch.int64)
+    pa.Program(index, arguments.unsqueeze(1), patch=patch)  # refuses an argument out of range
 
 
 def test_a_semantics_does_not_define_every_op():
-    with pytest.raises(ValueError, match="semantics 'torchvision' does not define SolarizeAdd; it defines"):
+    with pytest.raises(
+        ValueError, match="semantics 'torchvision' does not define SolarizeAdd; these do: timm, timm-incr"
+    ):
         semantics.get("torchvision").rule("SolarizeAdd")
     with pytest.raises(ValueError, match="there is no op named 'Rotat'; did you mean Rotate"):
         semantics.get("timm").argument("Rotat", 3)

@@ -20,6 +20,7 @@ import typer
 from rich.console import Console
 
 from particleaugment import __version__
+from particleaugment.cli_policy import add_commands
 from particleaugment.compare.command import compare
 
 if TYPE_CHECKING:
@@ -37,7 +38,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-policy_app = typer.Typer(help="Look at policy files.", no_args_is_help=True, rich_markup_mode=None)
+policy_app = typer.Typer(
+    help="Look at policy files, and carry policies to and from other projects.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 app.add_typer(policy_app, name="policy")
 
 CheckpointSeconds = Annotated[float, typer.Option(min=0.0, help="Least seconds between two checkpoints.")]
@@ -259,6 +264,9 @@ def _clear_errors() -> Iterator[None]:
         _fail(f"{error.filename or 'a file'} cannot be used: {error.strerror or error}", 1)
     except KeyboardInterrupt:
         _fail("stopped at once; what the last checkpoint holds is kept", 130)
+
+
+add_commands(policy_app, _clear_errors)
 
 
 def _fail(message: str, code: int) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from particleaugment.ops import lookup
 
-__all__ = ["Affine", "affine", "blend_factor", "luminance", "pixels_shifted", "pointwise_table"]
+__all__ = ["Affine", "affine", "blend_factor", "luminance", "patch_colours", "pixels_shifted", "pointwise_table"]
 
 ROTATE, SHEAR_X, SHEAR_Y, TRANSLATE_X, TRANSLATE_Y = (
     lookup(name).index for name in ("Rotate", "ShearX", "ShearY", "TranslateX", "TranslateY")
@@ -50,6 +50,19 @@ def luminance(colour: tuple[int, int, int]) -> int:
     """
     red, green, blue = colour
     return (19595 * red + 38470 * green + 7471 * blue + 32768) >> 16
+
+
+def patch_colours(patch: Tensor, channels: int) -> Tensor:
+    """Return the colours of Cutout's rectangles, ``Program.patch`` ``[..., 5]``, as uint8 ``[..., channels]``.
+
+    >>> patch_colours(torch.tensor([0, 0, 1, 1, 0x7D7B72]), 3).tolist()
+    [125, 123, 114]
+    """
+    packed = patch[..., 4]
+    red, green, blue = packed >> 16, packed >> 8 & 255, packed & 255
+    if channels == 1:
+        return ((19595 * red + 38470 * green + 7471 * blue + 32768) >> 16).to(torch.uint8).unsqueeze(-1)
+    return torch.stack([red, green, blue], dim=-1).to(torch.uint8)
 
 
 def pixels_shifted(fraction: Tensor, side: Tensor | int) -> Tensor:

@@ -2,18 +2,44 @@
 
 An op's argument is always in physical units. How a *level* on some published scale becomes such an argument is the
 business of :mod:`particleaugment.semantics`; how an argument becomes pixels, of :mod:`particleaugment.coefficients` and
-the executors.
+the executors. Ops of one's own are added by :func:`register` and compared with Pillow by :func:`check`, which
+:mod:`particleaugment.own_ops` holds.
 """
 
 from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-__all__ = ["OPS", "TABLE", "Kind", "Op", "check_argument", "lookup", "nearest_name", "op_indices"]
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from torch import Tensor
+
+    from particleaugment.own_ops import Comparison
+    from particleaugment.semantics import LevelRule
+
+__all__ = [
+    "AUTHORS_OPS",
+    "AUTOAUGMENT_OPS",
+    "OPS",
+    "OP_SETS",
+    "TABLE",
+    "Kind",
+    "Op",
+    "by_index",
+    "check",
+    "check_argument",
+    "lookup",
+    "named_set",
+    "nearest_name",
+    "op_indices",
+    "register",
+]
 
 
 class Kind(Enum):
@@ -25,6 +51,8 @@ class Kind(Enum):
     BLEND = "a blend of the image with a colourless, flat or black version of itself"
     NEIGHBOURHOOD = "a blend of the image with its 3x3 smoothing"
     GEOMETRIC = "an affine resampling"
+    PATCH = "a rectangle of one colour, whose place the program holds"
+    OWN = "a function that was registered"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +102,33 @@ _ROWS: tuple[tuple[str, Kind, str, bool, float, float, float | None], ...] = (
     ("TranslateY", Kind.GEOMETRIC, "fraction of the height", True, -2, 2, 0),
     ("Posterize", Kind.POINTWISE, "bits kept", False, 0, 8, 8),
     ("Invert", Kind.POINTWISE, "", False, 0, 0, None),
+    ("Cutout", Kind.PATCH, "side as a fraction of the width", False, 0, 1, None),
 )
 
 TABLE: tuple[Op, ...] = tuple(Op(row[0], index, *row[1:]) for index, row in enumerate(_ROWS))
-"""Every op, in the order of their indices: the paper's fifteen, then Invert."""
+"""Every built-in op, in the order of their indices: the paper's fifteen, then Invert and Cutout."""
 
 OPS: tuple[str, ...] = tuple(op.name for op in TABLE[:15])
 """The paper's fifteen op names in their order of application."""
 
+AUTHORS_OPS: tuple[str, ...] = (
+    ("AutoContrast", "Equalize", "Invert", "Rotate", "Posterize", "Solarize", "SolarizeAdd", "Color", "Contrast")
+    + ("Brightness", "Sharpness", "ShearX", "ShearY", "TranslateX", "TranslateY")
+)  # fmt: skip
+"""The ops of the code that the paper's authors released, which are timm's: Invert, and no Identity."""
+
+AUTOAUGMENT_OPS: tuple[str, ...] = (
+    ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate", "AutoContrast", "Invert", "Equalize", "Solarize")
+    + ("Posterize", "Contrast", "Color", "Brightness", "Sharpness", "Cutout")
+)  # fmt: skip
+"""AutoAugment's sixteen without SamplePairing, which mixes two images; they need a semantics that defines Cutout."""
+
+OP_SETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"paper": OPS, "authors": AUTHORS_OPS, "autoaugment": AUTOAUGMENT_OPS}
+)
+"""The op sets that have a name."""
+
+_OPS_BY_INDEX = list(TABLE)
 _BY_NAME = {op.name: op for op in TABLE}
 
 IDENTITY = _BY_NAME["Identity"].index
@@ -107,8 +154,35 @@ def lookup(name: str) -> Op:
     op = _BY_NAME.get(name) if isinstance(name, str) else None
     if op is None:
         hint = nearest_name(name, _BY_NAME) or f"; the ops are {', '.join(_BY_NAME)}"
-        raise ValueError(f"there is no op named {name!r}{hint}")
+        raise ValueError(f"there is no op named {name!r}{hint}; an op of your own needs pa.ops.register first")
     return op
+
+
+def by_index(index: int) -> Op:
+    """Return the row of an op by its number in ``Program.op``.
+
+    >>> by_index(3).name
+    'Rotate'
+    """
+    if not 0 <= index < len(_OPS_BY_INDEX):
+        raise ValueError(f"there is no op number {index}; ops are numbered 0 to {len(_OPS_BY_INDEX) - 1}")
+    return _OPS_BY_INDEX[index]
+
+
+def all_ops() -> tuple[Op, ...]:
+    """Return every op, built in and registered, in the order of their indices."""
+    return tuple(_OPS_BY_INDEX)
+
+
+def named_set(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return op names as they are, or the op set if its name stands alone.
+
+    >>> named_set(("authors",)) == AUTHORS_OPS
+    True
+    >>> named_set(("Rotate", "Invert"))
+    ('Rotate', 'Invert')
+    """
+    return OP_SETS[names[0]] if len(names) == 1 and names[0] in OP_SETS else names
 
 
 def op_indices(names: Iterable[str]) -> tuple[int, ...]:
@@ -139,3 +213,67 @@ def check_argument(op: Op, value: float) -> float:
     if not op.low <= value <= op.high:
         raise ValueError(f"{op.name} takes {op.low:g} to {op.high:g} ({op.unit}), got {value:g}")
     return float(value)
+
+
+def register(
+    name: str,
+    batch: Callable[[Tensor, Tensor], Tensor],
+    *,
+    unit: str = "",
+    low: float = 0.0,
+    high: float = 0.0,
+    signed: bool = False,
+    neutral: float | None = None,
+    pillow: Callable[[Image, float], Image] | None = None,
+    levels: Mapping[str, LevelRule | tuple[float, float]] | None = None,
+) -> Op:
+    """Add an op of one's own; policies, particles, programs and policy files then know it by its name.
+
+    It runs on the executors ``batch`` and, with a Pillow function, ``pil``. Every process that uses it must register
+    it, so do that where a module is imported: data-loader workers started by spawn import the modules that they need.
+    Registering a name again replaces the op.
+
+    Args:
+        name: The op's name.
+        batch: Takes images, uint8 ``[B, 3, H, W]`` on any device, and arguments, float64 ``[B]``, and returns the new
+            images, treating each image on its own and leaving its input as it is.
+        unit: The argument's unit; without one the op takes no argument, and gets zeros.
+        low: Smallest valid argument.
+        high: Largest valid argument.
+        signed: Whether policies give the argument a random sign.
+        neutral: An argument at which the op changes nothing.
+        pillow: The same op as a function of an RGB Pillow image and an argument.
+        levels: By name of a semantics, the argument at level 0 and at the top level, or a ``LevelRule``. Without it
+            the argument goes linearly, in every semantics, from ``neutral`` (or 0 if signed, or ``low``) to ``high``.
+
+    >>> import particleaugment as pa
+    >>> def mirror(images, _):
+    ...     return images.flip(-1)
+    >>> pa.ops.register("Mirror", mirror, pillow=lambda image, _: image.transpose(0)).kind.value
+    'a function that was registered'
+    >>> pa.ops.check("Mirror").differing
+    0
+    >>> pa.RandAugment(n=1, m=4, ops=(*pa.OPS, "Mirror")).ops[-1]
+    'Mirror'
+    """
+    from particleaugment import own_ops
+
+    return own_ops.register(name, batch, unit, (low, high), signed, neutral, pillow, levels)
+
+
+def check(name: str, *, images: int = 96, tolerance: int = 0, seed: int = 0) -> Comparison:
+    """Compare a registered op's batch function with its Pillow function, pixel by pixel, on drawn images of many sizes.
+
+    Args:
+        name: The op.
+        images: How many images to compare.
+        tolerance: Largest difference of a pixel that passes.
+        seed: Seed of the images and arguments.
+
+    Returns:
+        How many images were compared and differ, and the largest difference; an AssertionError names the first pixel
+        that differs by more than ``tolerance``.
+    """
+    from particleaugment import own_ops
+
+    return own_ops.check(name, images, tolerance, seed)

@@ -49,6 +49,7 @@ class Stream(IntEnum):
     MODEL = 16
     JITTER = 17
     SHAKE = 18
+    PLACE = 19
 
 
 _MASK = 0xFFFFFFFF

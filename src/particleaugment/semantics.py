@@ -19,7 +19,7 @@ from torch import Tensor
 
 from particleaugment.ops import TABLE, lookup, nearest_name
 
-__all__ = ["SEMANTICS", "LevelRule", "Semantics", "get"]
+__all__ = ["SEMANTICS", "LevelRule", "PatchRule", "Semantics", "get"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,7 @@ class LevelRule:
         scale: What the top level adds to ``base``; negative where the argument falls as the level rises.
         base: The argument at level 0.
         signed: Whether a fair random sign is applied to the scaled level.
+        mirrored: Whether the sign is applied to ``base`` as well, that is to the whole argument.
         whole: How the scaled level becomes a whole number: not at all, ``"truncate"`` or ``"round"``.
         minimum: Smallest argument (timm keeps its enhance factors at 0.1 or more).
         pixels: Whether the scaled level is in pixels, to be divided by the image's side.
@@ -39,10 +40,26 @@ class LevelRule:
     scale: float = 0.0
     base: float = 0.0
     signed: bool = False
+    mirrored: bool = False
     whole: str = ""
     minimum: float | None = None
     pixels: bool = False
     of_side: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PatchRule:
+    """Where Cutout's square lies, and its colour.
+
+    Attributes:
+        colour: Red, green and blue.
+        whole_centre: Whether the centre is a pixel of the image and the square reaches half its side, in whole pixels,
+            to each direction, its end excluded. Otherwise the centre is a real number from 1 to the side, and the
+            corners are cut to whole pixels and both drawn, as Pillow draws a rectangle.
+    """
+
+    colour: tuple[int, int, int]
+    whole_centre: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,20 +71,29 @@ class Semantics:
         top: The highest level of the scale.
         rules: One rule per op; ops that are missing are not part of this semantics.
         source: Where the mapping was published.
+        patch: Where Cutout puts its square, for a semantics that defines it.
     """
 
     name: str
     top: float
     rules: Mapping[str, LevelRule] = field(repr=False)
     source: str = field(repr=False, default="")
+    patch: PatchRule | None = field(repr=False, default=None)
 
     def rule(self, op_name: str) -> LevelRule:
         """Return the rule of an op, or raise a ValueError if this semantics does not define it."""
         lookup(op_name)
-        if op_name not in self.rules:
-            known = ", ".join(self.rules)
-            raise ValueError(f"semantics {self.name!r} does not define {op_name}; it defines {known}")
-        return self.rules[op_name]
+        own = _OWN_RULES.get(op_name, {})
+        if isinstance(own, LevelRule):
+            return own
+        rule = own.get(self.name, self.rules.get(op_name))
+        if rule is None:
+            others = [name for name, other in SEMANTICS.items() if op_name in other.rules or name in own]
+            raise ValueError(
+                f"semantics {self.name!r} does not define {op_name}; "
+                + (f"these do: {', '.join(others)}" if others else "give it levels in pa.ops.register")
+            )
+        return rule
 
     def argument(self, op_name: str, level: float, sign: int = 1, size: tuple[int, int] = (32, 32)) -> float:
         """Return the physical argument of one op at one level.
@@ -94,7 +120,7 @@ class Semantics:
         """
         columns = _columns(self, op_names, size, choice.device)
         chosen = columns.gather(1, choice.reshape(1, -1).expand(len(columns), -1)).view(len(columns), *choice.shape)
-        top, scale, base, divisor, low, high, signed, truncate, rounded = chosen.unbind()
+        top, scale, base, divisor, low, high, signed, mirrored, truncate, rounded = chosen.unbind()
         scaled = levels / top  # a tensor: CUDA multiplies by the reciprocal of a plain number
         scaled = scaled * scale
         # level / top is rounded, so a product that should be whole may fall short of it by an ulp.
@@ -105,7 +131,47 @@ class Semantics:
         scaled = torch.where(truncate > 0, truncated, torch.where(rounded > 0, scaled.round(), scaled))
         scaled = scaled / divisor
         scaled = torch.where(signed > 0, scaled * signs, scaled)
+        base = torch.where(mirrored > 0, base * signs, base)
         return (base + scaled).clamp(min=low, max=high)
+
+    def patches(self, side: Tensor, places: Tensor, size: tuple[int, int]) -> Tensor:
+        """Return where Cutout puts its squares, int64 ``[..., 5]``, as :attr:`Program.patch` holds them.
+
+        Args:
+            side: The squares' sides as fractions of the width, float64.
+            places: Uniforms in [0, 1) of the shape of ``side`` and a last dimension of 2: across and down.
+            size: Height and width of the images.
+        """
+        if self.patch is None:
+            raise ValueError(f"semantics {self.name!r} does not define Cutout")
+        height, width = size
+        pixels = side * width
+        across = _span(pixels, places[..., 0], width, self.patch.whole_centre)
+        down = _span(pixels, places[..., 1], height, self.patch.whole_centre)
+        red, green, blue = self.patch.colour
+        colour = torch.full_like(across[0], red << 16 | green << 8 | blue)
+        return torch.stack([across[0], down[0], across[1], down[1], colour], dim=-1)
+
+
+def _span(side: Tensor, place: Tensor, length: int, whole_centre: bool) -> tuple[Tensor, Tensor]:
+    """Start and end (excluded) of a square along one axis; both 0 where it has no side."""
+    if whole_centre:
+        half = side.round().to(torch.int64) // 2
+        centre = (place * length).to(torch.int64).clamp(max=length - 1)
+        return (centre - half).clamp(min=0), (centre + half).clamp(max=length)
+    centre = length + (1.0 - length) * place
+    start = (centre - side / 2).clamp(min=0).to(torch.int64)
+    end = (start + side).clamp(max=length).to(torch.int64) + 1
+    return torch.where(side > 0, start, 0), torch.where(side > 0, end, 0).clamp(max=length)
+
+
+_OWN_RULES: dict[str, LevelRule | Mapping[str, LevelRule]] = {}
+
+
+def define_own(op_name: str, rules: LevelRule | Mapping[str, LevelRule]) -> None:
+    """Set the levels of a registered op: one rule for every semantics, or rules by the name of the semantics."""
+    _OWN_RULES[op_name] = rules
+    _columns.cache_clear()
 
 
 @lru_cache(maxsize=256)
@@ -125,11 +191,12 @@ def _columns(semantics: Semantics, op_names: tuple[str, ...], size: tuple[int, i
                 op.low if rule.minimum is None else max(op.low, rule.minimum),
                 op.high,
                 rule.signed,
+                rule.mirrored,
                 rule.whole == "truncate",
                 rule.whole == "round",
             )
         )
-    return torch.tensor(rows, dtype=torch.float64, device=device).view(len(rows), 9).T.contiguous()
+    return torch.tensor(rows, dtype=torch.float64, device=device).view(len(rows), 10).T.contiguous()
 
 
 _NO_ARGUMENT = {op.name: LevelRule() for op in TABLE if not op.takes_argument}
@@ -242,6 +309,36 @@ SEMANTICS: Mapping[str, Semantics] = MappingProxyType(
                     Solarize=LevelRule(-256.0, base=256.0, whole="truncate"),
                 ),
                 "the standard space of the TrivialAugment paper's code, 31 strengths",
+            ),
+            Semantics(
+                "autoaugment-original",
+                10,
+                _table(
+                    shear=LevelRule(0.3, signed=True),
+                    translate=LevelRule(10.0, signed=True, whole="truncate", pixels=True),
+                    rotate=LevelRule(30.0, signed=True, whole="truncate"),
+                    enhance=LevelRule(1.8, base=0.1),
+                    Posterize=LevelRule(-4.0, base=4.0, whole="truncate"),
+                    Solarize=LevelRule(-256.0, base=256.0, whole="truncate"),
+                    Cutout=LevelRule(20.0, whole="truncate", pixels=True),
+                ),
+                "AutoAugment as first published, for CIFAR-10 in 32x32 pixels",
+                PatchRule((125, 122, 113), whole_centre=True),
+            ),
+            Semantics(
+                "fast-autoaugment",
+                1,
+                _table(
+                    shear=LevelRule(0.6, base=-0.3, signed=True, mirrored=True),
+                    translate=LevelRule(0.9, base=-0.45, signed=True, mirrored=True),
+                    rotate=LevelRule(60.0, base=-30.0, signed=True, mirrored=True),
+                    enhance=LevelRule(1.9 - 0.1, base=0.1),
+                    Posterize=LevelRule(4.0, base=4.0, whole="truncate"),
+                    Solarize=LevelRule(256.0),
+                    Cutout=LevelRule(0.2),
+                ),
+                "Fast AutoAugment's and DADA's; geometric and enhance ops do nothing at level 0.5",
+                PatchRule((125, 123, 114), whole_centre=False),
             ),
         )
     }

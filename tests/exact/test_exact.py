@@ -11,7 +11,7 @@ OPS_AND_FILTERS = [(name, code) for name in NAMES for code in (range(3) if name 
 
 
 def test_every_op_is_covered_and_the_plan_is_large():
-    assert set(NAMES) == {op.name for op in pa.ops.TABLE}
+    assert set(NAMES) == {op.name for op in pa.ops.TABLE} - {"Cutout"}  # which test_exact_cutout.py compares
     assert len(OPS_AND_FILTERS) * sum(SINGLES.values()) + sum(CHAINS.values()) >= 100_000
 
 

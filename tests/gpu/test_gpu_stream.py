@@ -40,8 +40,8 @@ def test_fused_pipelines_give_the_cpus_input(jitter):
     normalize, before, after = Normalize((0.5,) * 3, (0.25,) * 3), [*jitter, HorizontalFlip()], [RandomErasing()]
     options = {"before": before, "after": after, "resample": "bilinear", "fill": (1, 2, 3)}
     device = torch.device("cuda", 0)
-    fused = make_pipelines(device, size, normalize, 5, **options)
-    plain = make_pipelines(torch.device("cpu"), size, normalize, 5, **options)
+    fused = make_pipelines(device, size, normalize, 5, "fused", **options)
+    plain = make_pipelines(torch.device("cpu"), size, normalize, 5, "native", **options)
     assert isinstance(plain.training, TorchPipeline)
     assert not isinstance(fused.training, TorchPipeline)
     images = torch.randint(0, 256, (count, 3, size, size), dtype=torch.uint8)

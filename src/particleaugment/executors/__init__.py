@@ -5,6 +5,8 @@
 ``fused``   one CUDA kernel: the fastest on an NVIDIA GPU.
 ``batch``   vectorised torch: any device.
 ``auto``    ``native`` on a CPU where Numba is installed, ``fused`` on a CUDA device where it can run, else ``batch``.
+
+Registered ops run on ``batch`` and, with a Pillow function, on ``pil``; Cutout on all but ``fused``.
 """
 
 from __future__ import annotations
@@ -16,15 +18,18 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from particleaugment import own_ops
 from particleaugment.coefficients import MAX_SIDE, luminance
 from particleaugment.executors import native
-from particleaugment.ops import nearest_name
+from particleaugment.ops import Kind, lookup, nearest_name
 from particleaugment.program import Program, resample_code
 
 __all__ = ["EXECUTORS", "apply", "choose_executor"]
 
 EXECUTORS: tuple[str, ...] = ("auto", "pil", "native", "fused", "batch")
 """The names that ``apply`` takes as its executor."""
+
+_NO_CUTOUT = "its kernel does not do Cutout"
 
 _logger = logging.getLogger("particleaugment")
 
@@ -64,7 +69,8 @@ def apply(
         raise ValueError(f"the program is for {len(program)} images but the batch has {len(images)}")
     code = resample_code(resample)
     colour = _checked_fill(fill)
-    name = choose_executor(executor, images.device)
+    special = own_ops.names_in(program.op) + (() if program.patch is None else ("Cutout",))
+    name = choose_executor(executor, images.device, special)
     if images.numel() == 0 or program.op.shape[1] == 0:
         return images.clone()
     program = program.to(images.device)
@@ -79,6 +85,7 @@ def apply(
         from particleaugment.executors import fused
 
         unsuitable = fused.unsuitable_reason(images, program.op.shape[1])
+        unsuitable = _NO_CUTOUT if program.patch is not None else unsuitable
         if not unsuitable:
             return fused.run(images, program, code, per_channel)
         _say_once(f"augmenting with executor 'batch' instead of 'fused': {unsuitable}")
@@ -87,8 +94,8 @@ def apply(
     return batch.run(images, program, code, per_channel)
 
 
-def choose_executor(executor: str, device: torch.device) -> str:
-    """Return the executor that runs for a request on a device.
+def choose_executor(executor: str, device: torch.device, ops: Iterable[str] = ()) -> str:
+    """Return the executor that runs for a request on a device, where ``ops`` may occur.
 
     >>> choose_executor("batch", torch.device("cpu"))
     'batch'
@@ -103,12 +110,22 @@ def choose_executor(executor: str, device: torch.device) -> str:
             raise ValueError(f"executor 'native' cannot run: {native.unavailable_reason()}; use 'batch' or 'auto'")
     if executor == "fused" and _no_fused(device):
         raise ValueError(f"executor 'fused' cannot run on {device}: {_no_fused(device)}; use 'batch' or 'auto'")
+    ops = tuple(ops)
+    own = [name for name in ops if lookup(name).kind is Kind.OWN]
+    if own and executor in ("native", "fused"):
+        raise ValueError(
+            f"executor {executor!r} runs the built-in ops, and {own[0]} is registered; use 'batch' or 'auto'"
+        )
     if executor != "auto":
         return executor
+    if own:
+        _say_once(f"augmenting with executor 'batch': {own[0]} is registered, and the faster ones run built-in ops")
+        return "batch"
     if device.type == "cuda":
-        if not _no_fused(device):
+        reason = _no_fused(device) or (_NO_CUTOUT if "Cutout" in ops else "")
+        if not reason:
             return "fused"
-        _say_once(f"augmenting with executor 'batch' instead of 'fused': {_no_fused(device)}")
+        _say_once(f"augmenting with executor 'batch' instead of 'fused': {reason}")
     if device.type != "cpu":
         return "batch"
     if native.unavailable_reason():

@@ -16,7 +16,7 @@ from particleaugment.ops import TABLE, Kind, lookup
 _AUTOCONTRAST, _EQUALIZE, _COLOR, _CONTRAST, _SHARPNESS = (
     lookup(name).index for name in ("AutoContrast", "Equalize", "Color", "Contrast", "Sharpness")
 )
-_IDENTITY = lookup("Identity").index
+_IDENTITY, _CUTOUT = lookup("Identity").index, lookup("Cutout").index
 _IS_POINTWISE = np.array([op.kind is Kind.POINTWISE for op in TABLE])
 _IS_GEOMETRIC = np.array([op.kind is Kind.GEOMETRIC for op in TABLE])
 _NEAREST, _BILINEAR = 0, 1
@@ -27,7 +27,7 @@ _compile: Any = njit(cache=True, nogil=True, error_model="numpy")
 @_compile
 def run_images(
     images: Any, op: Any, factor: Any, table_row: Any, tables: Any, affine_row: Any, matrices: Any, turns: Any,
-    code: Any, fill: Any, output: Any, start: int, stop: int,
+    code: Any, boxes: Any, colours: Any, fill: Any, output: Any, start: int, stop: int,
 ) -> None:  # fmt: skip
     """Run the programs of images ``start`` to ``stop``, writing ``output``."""
     channels, height, width = images.shape[1:]
@@ -75,6 +75,8 @@ def run_images(
                 _sharpness(source, factor[i, k], target)
             elif current == _COLOR:
                 _color(source, factor[i, k], target)
+            elif current == _CUTOUT:
+                _cutout(source, boxes[i, k], colours[i, k], target)
             else:
                 degenerate = _mean_grey(source) if current == _CONTRAST else 0
                 _flat_table(np.float32(degenerate), factor[i, k], luts)
@@ -198,6 +200,16 @@ def _sharpness(source: Any, factor: Any, target: Any) -> None:
                 total += np.float32(above[x - 1]) * side + np.float32(above[x]) * side + np.float32(above[x + 1]) * side
                 smoothed = np.float32(np.int32(min(total, np.float32(255.0))))
                 result[x] = _blended(smoothed, np.float32(here[x]), factor)
+
+
+@_compile
+def _cutout(source: Any, box: Any, colour: Any, target: Any) -> None:
+    channels, height, width = source.shape
+    target[:] = source
+    for c in range(channels):
+        for y in range(max(box[1], 0), min(box[3], height)):
+            for x in range(max(box[0], 0), min(box[2], width)):
+                target[c, y, x] = colour[c]
 
 
 @_compile

@@ -5,14 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from particleaugment.coefficients import Affine, affine, blend_factor, pointwise_table
-from particleaugment.ops import IDENTITY, TABLE, Kind, lookup
+from particleaugment import own_ops
+from particleaugment.coefficients import Affine, affine, blend_factor, patch_colours, pointwise_table
+from particleaugment.ops import IDENTITY, Kind, by_index, lookup
 from particleaugment.program import UNSET, Program
 
 _AUTOCONTRAST, _COLOR, _CONTRAST, _BRIGHTNESS = (
     lookup(name).index for name in ("AutoContrast", "Color", "Contrast", "Brightness")
 )
-_KIND = {op.index: op.kind for op in TABLE}
+_CUTOUT = lookup("Cutout").index
 _NEAREST, _BILINEAR = 0, 1
 _CHUNK = 1 << 21  # values processed at once: temporaries are float64, and large ones cost more in page faults than work
 
@@ -29,12 +30,17 @@ def run(images: Tensor, program: Program, resample: int, fill: tuple[int, ...]) 
             if present == IDENTITY:
                 continue
             for chosen in (op == present).nonzero().squeeze(-1).split(per_chunk):
-                output[chosen] = _apply(output[chosen], present, arg[chosen], code[chosen], fill)
+                if present == _CUTOUT and program.patch is not None:
+                    output[chosen] = _painted(output[chosen], program.patch[chosen, slot])
+                else:
+                    output[chosen] = _apply(output[chosen], present, arg[chosen], code[chosen], fill)
     return output
 
 
 def _apply(images: Tensor, op: int, arg: Tensor, code: Tensor, fill: tuple[int, ...]) -> Tensor:
-    kind = _KIND[op]
+    kind = by_index(op).kind
+    if kind is Kind.OWN:
+        return own_ops.run_batch(op, images, arg)
     if kind is Kind.POINTWISE:
         table = pointwise_table(torch.full_like(code, op), arg)
         return _look_up(images, table.unsqueeze(1).expand(-1, images.shape[1], -1))
@@ -44,6 +50,15 @@ def _apply(images: Tensor, op: int, arg: Tensor, code: Tensor, fill: tuple[int, 
     if kind is Kind.GEOMETRIC:
         return _geometric(images, affine(torch.full_like(code, op), arg, *images.shape[-2:]), code, fill)
     return _blend(_degenerate(images, op), images, blend_factor(arg))
+
+
+def _painted(images: Tensor, patch: Tensor) -> Tensor:
+    left, top, right, bottom = patch[:, :4].view(-1, 4, 1, 1).unbind(1)
+    x = torch.arange(images.shape[-1], device=images.device).view(1, 1, -1)
+    y = torch.arange(images.shape[-2], device=images.device).view(1, -1, 1)
+    inside = (x >= left) & (x < right) & (y >= top) & (y < bottom)
+    colours = patch_colours(patch, images.shape[1]).view(len(images), -1, 1, 1)
+    return torch.where(inside.unsqueeze(1), colours, images)
 
 
 def _look_up(images: Tensor, table: Tensor) -> Tensor:

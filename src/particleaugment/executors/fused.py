@@ -196,7 +196,7 @@ def plan_of(policy: Policy, size: tuple[int, int]) -> _Plan | None:
             levels=count,
             random_code=policy.resample == "random",
         )
-    if isinstance(policy, SubPolicies) and policy.m_std == 0:
+    if isinstance(policy, SubPolicies) and policy.m_std == 0 and policy.weights is None:
         tables = _tables(policy.sub_policies, torch.device("cpu"))
         return _Plan(
             _ROWS,

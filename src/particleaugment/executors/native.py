@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from particleaugment.coefficients import affine, blend_factor, pointwise_table
+from particleaugment.coefficients import affine, blend_factor, patch_colours, pointwise_table
 from particleaugment.ops import TABLE, Kind
 from particleaugment.program import UNSET, Program
 
@@ -45,7 +45,8 @@ def run(images: Tensor, program: Program, resample: int, fill: tuple[int, ...]) 
     affine_row, matrices, turns = _matrices(op, arg, images.shape[-2], images.shape[-1])
     output = torch.empty_like(images)
     factor = blend_factor(program.arg).numpy()
-    inputs = (images.numpy(), op, factor, table_row, tables, affine_row, matrices, turns, codes)
+    boxes, colours = _patches(program.patch, images.shape[1])
+    inputs = (images.numpy(), op, factor, table_row, tables, affine_row, matrices, turns, codes, boxes, colours)
     arguments: list[Any] = [np.ascontiguousarray(array) for array in inputs]
     arguments += [np.array(fill, np.uint8), output.numpy()]
     run_part = partial(_kernels().run_images, *arguments)
@@ -81,6 +82,13 @@ def _matrices(op: Array, arg: Array, height: int, width: int) -> tuple[Array, Ar
 def _matrices_of(pairs: bytes, height: int, width: int) -> tuple[Array, Array]:
     matrices, turns = affine(*_ops_and_arguments(pairs), height, width)
     return matrices.numpy(), turns.numpy()
+
+
+def _patches(patch: Tensor | None, channels: int) -> tuple[Array, Array]:
+    """Cutout's rectangles and colours; empty arrays, never read, for a program without them."""
+    if patch is None:
+        return np.empty((0, 0, 4), np.int64), np.empty((0, 0, channels), np.uint8)
+    return patch[..., :4].numpy(), patch_colours(patch, channels).numpy()
 
 
 def _ops_and_arguments(pairs: bytes) -> tuple[Tensor, Tensor]:

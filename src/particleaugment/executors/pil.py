@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from PIL import Image, ImageEnhance, ImageOps
+from PIL import Image, ImageDraw, ImageEnhance, ImageOps
 from torch import Tensor
 
-from particleaugment.coefficients import pixels_shifted, pointwise_table
-from particleaugment.ops import TABLE, Kind
+from particleaugment import own_ops
+from particleaugment.coefficients import luminance, pixels_shifted, pointwise_table
+from particleaugment.ops import Kind, by_index
 from particleaugment.program import UNSET, Program
 
 _FILTERS = (Image.Resampling.NEAREST, Image.Resampling.BILINEAR, Image.Resampling.BICUBIC)
@@ -25,21 +26,27 @@ def run(images: Tensor, program: Program, resample: int, fill: tuple[int, int, i
     channels = images.shape[1]
     arrays = images.expand(-1, 3, -1, -1).permute(0, 2, 3, 1).cpu().contiguous().numpy()
     codes = program.resample_or_unset().tolist()
+    patches = None if program.patch is None else program.patch.tolist()
     output = np.empty_like(arrays)
     for i, (ops, args) in enumerate(zip(program.op.tolist(), program.arg.tolist())):
         image = Image.fromarray(arrays[i])
-        for op, arg, code in zip(ops, args, codes[i]):
-            image = apply_op(image, op, arg, resample if code == UNSET else code, fill)
+        for k, (op, arg, code) in enumerate(zip(ops, args, codes[i])):
+            if patches is not None and by_index(op).kind is Kind.PATCH:
+                image = _cutout(image, patches[i][k], grey=channels == 1)
+            else:
+                image = apply_op(image, op, arg, resample if code == UNSET else code, fill)
         output[i] = np.asarray(image)
     result = torch.from_numpy(output).permute(0, 3, 1, 2)[:, :channels]
     return result.contiguous().to(images.device)
 
 
 def apply_op(image: Image.Image, op: int, arg: float, resample: int, fill: tuple[int, int, int]) -> Image.Image:
-    """Apply one op to one RGB image by calling Pillow."""
-    name, kind = TABLE[op].name, TABLE[op].kind
+    """Apply one op, other than Cutout, to one RGB image by calling Pillow."""
+    name, kind = by_index(op).name, by_index(op).kind
     if kind is Kind.NONE:
         return image
+    if kind is Kind.OWN:
+        return own_ops.run_pillow(op, image, arg)
     if kind is Kind.GEOMETRIC:
         return _geometric(image, name, arg, _FILTERS[resample], fill)
     if name in _ENHANCERS:
@@ -57,6 +64,17 @@ def apply_op(image: Image.Image, op: int, arg: float, resample: int, fill: tuple
     # SolarizeAdd has no function in Pillow, and its posterize refuses 0 bits.
     table = pointwise_table(torch.tensor([op]), torch.tensor([arg], dtype=torch.float64))[0]
     return image.point(table.tolist() * 3)
+
+
+def _cutout(image: Image.Image, patch: list[int], grey: bool) -> Image.Image:
+    left, top, right, bottom, packed = patch
+    if left >= right or top >= bottom:
+        return image
+    colour = (packed >> 16, packed >> 8 & 255, packed & 255)
+    image = image.copy()
+    fill = (luminance(colour),) * 3 if grey else colour
+    ImageDraw.Draw(image).rectangle((left, top, right - 1, bottom - 1), fill=fill)
+    return image
 
 
 def _geometric(

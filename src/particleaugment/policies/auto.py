@@ -112,6 +112,11 @@ class AutoAugment(Policy):
         """The same policy as an explicit list."""
         return SubPolicies(published(self.name), self.semantics)
 
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """The ops to draw from."""
+        return self.sub_policies.ops
+
     def sample(
         self, ids: Tensor, epoch: int | Tensor = 0, seed: int | Tensor = 0, size: tuple[int, int] = (32, 32)
     ) -> Program:

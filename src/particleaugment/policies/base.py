@@ -14,16 +14,17 @@ import torch
 from torch import Tensor
 
 from particleaugment import semantics
-from particleaugment.ops import nearest_name, op_indices
+from particleaugment.ops import lookup, nearest_name, op_indices
 from particleaugment.program import Program
 from particleaugment.random import Stream, standard_normal, uniforms
 
-__all__ = ["FORMAT", "VERSION", "Policy", "from_dict", "load"]
+__all__ = ["FORMAT", "VERSION", "Policy", "from_dict", "load", "ops_of"]
 
 FORMAT = "particleaugment-policy"
 VERSION = 1
 
 _REGISTRY: dict[str, type[Policy]] = {}
+_CUTOUT = lookup("Cutout")
 
 
 class Policy(ABC):
@@ -79,6 +80,11 @@ class Policy(ABC):
         if not isinstance(policy, cls):
             raise ValueError(f"{path} holds a policy of kind {policy.kind!r}, not {cls.kind!r}; use load_policy")
         return policy
+
+
+def ops_of(policy: Policy) -> tuple[str, ...]:
+    """Return the names of the ops that a policy draws from."""
+    return tuple(getattr(policy, "ops", ()))
 
 
 def document(policy: Policy) -> str:
@@ -235,6 +241,27 @@ class Draws:
         if Stream.INTERPOLATION not in self.uniforms:
             return None
         return torch.where(self[Stream.INTERPOLATION] < 0.5, 1, 2)
+
+    def patches(self, mapping: semantics.Semantics, op: Tensor, arg: Tensor, size: Any) -> Tensor | None:
+        """What Cutout paints, or None if its place was not drawn."""
+        if Stream.PLACE not in self.uniforms:
+            return None
+        places = self[Stream.PLACE].reshape(*op.shape, 2)
+        return torch.where((op == _CUTOUT.index).unsqueeze(-1), mapping.patches(arg, places, checked_size(size)), 0)
+
+
+def interval_edges(weights: Tensor) -> Tensor:
+    """Return the upper edges of intervals of [0, 1) as wide as the weights, on the CPU: every device has the same."""
+    edges = weights.cumsum(0)
+    edges = edges / edges[-1]
+    # Rounding must not leave a gap below 1 that no interval, or one of weight 0, would fall into.
+    edges[int(weights.nonzero().max()) :] = 1.0
+    return edges
+
+
+def places(names: tuple[str, ...], slots: int) -> int:
+    """Return how many uniforms the places of Cutout need, in programs of some slots that draw from named ops."""
+    return 2 * slots if _CUTOUT.name in names else 0
 
 
 def get_semantics(name: Any) -> semantics.Semantics:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from particleaugment.ops import nearest_name
+from particleaugment.ops import AUTHORS_OPS, nearest_name
 from particleaugment.policies.auto import PUBLISHED, AutoAugment, published
 from particleaugment.policies.base import Policy
 from particleaugment.policies.rand import Identity, RandAugment
@@ -14,10 +14,7 @@ from particleaugment.policies.trivial import TrivialAugment
 
 __all__ = ["SHORT_STRINGS", "TIMM_OPS", "parse"]
 
-TIMM_OPS: tuple[str, ...] = (
-    ("AutoContrast", "Equalize", "Invert", "Rotate", "Posterize", "Solarize", "SolarizeAdd", "Color", "Contrast")
-    + ("Brightness", "Sharpness", "ShearX", "ShearY", "TranslateX", "TranslateY")
-)  # fmt: skip
+TIMM_OPS: tuple[str, ...] = AUTHORS_OPS
 """The ops of timm's RandAugment, in its order."""
 
 # timm's op weights for "tweights", in the order of TIMM_OPS.
@@ -38,6 +35,7 @@ _EXAMPLES = (
 SHORT_STRINGS: dict[str, str] = {
     "particles": "learned while training, by the particle filter (training runs only)",
     "schedule:FILE": "the policies of a recorded run, replayed (training runs only)",
+    "file:FILE": "any policy file (training runs only)",
     "none": "nothing but the always-on transforms",
     "trivial": "TrivialAugment, wide space",
     "trivial-standard": "TrivialAugment, standard space",

@@ -19,6 +19,8 @@ from particleaugment.policies.base import (
     checked_ops,
     checked_size,
     get_semantics,
+    interval_edges,
+    places,
 )
 from particleaugment.policies.rand import _indices
 from particleaugment.program import Program
@@ -124,6 +126,7 @@ class ParticlePolicy(Policy):
         slots = {Stream.PARTICLE: 1, Stream.OP: n, Stream.SIGN: n}
         slots[Stream.ORDER] = n if self.order == "random" else 0
         slots[Stream.INTERPOLATION] = n if self.resample == "random" else 0
+        slots[Stream.PLACE] = places(self.ops, n)
         return Draws(ids, epoch, seed, slots)
 
     def _program(self, draws: Draws, probability: Tensor, size: tuple[int, int]) -> Program:
@@ -134,20 +137,17 @@ class ParticlePolicy(Policy):
         applied = draws[Stream.OP] < probability
         op = torch.where(applied, _indices(self.ops, device), 0)
         arg = torch.where(applied, arg, 0.0)
-        resample = draws.resample()
+        resample, patch = draws.resample(), draws.patches(mapping, op, arg, size)
         if self.order == "random":
             order = draws[Stream.ORDER].argsort(dim=-1, stable=True)
             op, arg = op.gather(1, order), arg.gather(1, order)
             resample = None if resample is None else resample.gather(1, order)
-        return Program.trusted(op, arg, resample)
+            patch = None if patch is None else patch.gather(1, order.unsqueeze(-1).expand(-1, -1, 5))
+        return Program.trusted(op, arg, resample, patch)
 
     def _constants(self, device: torch.device) -> tuple[Tensor, Tensor]:
         if device not in self._on_device:
-            # Upper edges of the particles' intervals in [0, 1): made on the CPU, so that every device has the same.
-            edges = self.weights.cumsum(0)
-            edges = edges / edges[-1]
-            # Rounding must not leave a gap below 1 that no particle, or one of weight 0, would fall into.
-            edges[int(self.weights.nonzero().max()) :] = 1.0
+            edges = interval_edges(self.weights)
             self._on_device[device] = (self.particles.to(device), edges.to(device))
         return self._on_device[device]
 

@@ -24,6 +24,7 @@ from particleaugment.policies.base import (
     checked_size,
     checked_spread,
     get_semantics,
+    places,
 )
 from particleaugment.program import Program
 from particleaugment.random import Stream, log
@@ -40,6 +41,7 @@ class Identity(Policy):
     """
 
     kind: ClassVar[str] = "identity"
+    ops: ClassVar[tuple[str, ...]] = ()
 
     def sample(
         self, ids: Tensor, epoch: int | Tensor = 0, seed: int | Tensor = 0, size: tuple[int, int] = (32, 32)
@@ -129,6 +131,7 @@ class RandAugment(Policy):
                 Stream.GATE: n if self.p < 1 else 0,
                 Stream.LEVEL: n if self.m_std else 0,
                 Stream.INTERPOLATION: n if self.resample == "random" else 0,
+                Stream.PLACE: places(self.ops, n),
             },
         )
         if n == 0:
@@ -141,7 +144,7 @@ class RandAugment(Policy):
         if self.p < 1:
             applied = draws[Stream.GATE] < self.p
             op, arg = torch.where(applied, op, 0), torch.where(applied, arg, 0.0)
-        return Program.trusted(op, arg, draws.resample())
+        return Program.trusted(op, arg, draws.resample(), draws.patches(mapping, op, arg, size))
 
     def _weighted(self, u: Tensor) -> Tensor:
         # The n smallest of independent exponentials with rates w are a draw by weight without replacement.

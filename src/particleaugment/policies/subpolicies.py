@@ -22,6 +22,8 @@ from particleaugment.policies.base import (
     checked_size,
     checked_spread,
     get_semantics,
+    interval_edges,
+    places,
 )
 from particleaugment.policies.rand import _indices
 from particleaugment.program import Program
@@ -38,27 +40,32 @@ class _Tables(NamedTuple):
     choice: Tensor
     probability: Tensor
     level: Tensor
+    edges: Tensor | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SubPolicies(Policy):
-    """A list of sub-policies, each a sequence of (op, probability, level); one is drawn uniformly per image.
+    """A list of sub-policies, each a sequence of (op, probability, level); one is drawn per image.
 
     Attributes:
         sub_policies: The list.
         semantics: Name of the mapping from level to argument.
         m_std: Standard deviation of normal noise on the levels.
         resample: ``default`` leaves the filter to ``apply``; ``random`` draws bilinear or bicubic per op, as timm does.
+        weights: Relative frequency of each sub-policy; all alike if None.
 
     >>> policy = SubPolicies([[("Rotate", 0.7, 2), ("Invert", 0.1, 0)], [("Equalize", 1.0, 0)]], semantics="timm")
     >>> policy.sample(torch.arange(6)).op.shape
     torch.Size([6, 2])
+    >>> policy
+    SubPolicies(2 sub-policies, semantics='timm', 0.90 ops per image)
     """
 
     sub_policies: tuple[SubPolicy, ...]
     semantics: str = "timm-increasing"
     m_std: float = 0.0
     resample: str = "default"
+    weights: tuple[float, ...] | None = None
 
     kind: ClassVar[str] = "sub-policies"
 
@@ -76,6 +83,22 @@ class SubPolicies(Policy):
         object.__setattr__(self, "semantics", mapping.name)
         object.__setattr__(self, "m_std", checked_spread("m_std", self.m_std))
         checked_choice("resample", self.resample, RESAMPLE_CHOICES)
+        object.__setattr__(self, "weights", _checked_weights(self.weights, len(checked)))
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """The ops that occur in it."""
+        return _names(self.sub_policies)
+
+    @property
+    def inclusion(self) -> dict[str, float]:
+        """How often each op is applied to an image, on average."""
+        weights = self.weights or (1.0,) * len(self.sub_policies)
+        shares, total = dict.fromkeys(self.ops, 0.0), sum(weights)
+        for weight, sub_policy in zip(weights, self.sub_policies):
+            for name, probability, _ in sub_policy:
+                shares[name] += weight * probability / total
+        return shares
 
     def sample(
         self, ids: Tensor, epoch: int | Tensor = 0, seed: int | Tensor = 0, size: tuple[int, int] = (32, 32)
@@ -93,16 +116,21 @@ class SubPolicies(Policy):
                 Stream.SIGN: slots,
                 Stream.LEVEL: slots if self.m_std else 0,
                 Stream.INTERPOLATION: slots if self.resample == "random" else 0,
+                Stream.PLACE: places(self.ops, slots),
             },
         )
-        tables = _tables(self.sub_policies, ids.device)
-        drawn = draws.choice(Stream.OP, len(self.sub_policies)).squeeze(-1)
+        tables = _tables(self.sub_policies, ids.device, self.weights)
+        if tables.edges is None:
+            drawn = draws.choice(Stream.OP, len(self.sub_policies)).squeeze(-1)
+        else:
+            drawn = (draws[Stream.OP] >= tables.edges).sum(-1)
         choice = tables.choice.index_select(0, drawn)
         levels = draws.levels(tables.level.index_select(0, drawn), self.m_std, mapping.top)
         arg = mapping.arguments(tables.names, choice, levels, draws.signs(), checked_size(size))
         applied = draws[Stream.GATE] < tables.probability.index_select(0, drawn)
         op = torch.where(applied, _indices(tables.names, ids.device)[choice], 0)
-        return Program.trusted(op, torch.where(applied, arg, 0.0), draws.resample())
+        arg = torch.where(applied, arg, 0.0)
+        return Program.trusted(op, arg, draws.resample(), draws.patches(mapping, op, arg, size))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the policy as plain JSON data."""
@@ -111,6 +139,7 @@ class SubPolicies(Policy):
             "semantics": self.semantics,
             "m_std": "inf" if math.isinf(self.m_std) else self.m_std,
             "resample": self.resample,
+            **({} if self.weights is None else {"weights": list(self.weights)}),
             "sub_policies": [[list(step) for step in sub_policy] for sub_policy in self.sub_policies],
         }
 
@@ -122,7 +151,12 @@ class SubPolicies(Policy):
             semantics=data["semantics"],
             m_std=math.inf if spread == "inf" else spread,
             resample=data.get("resample", "default"),
+            weights=data.get("weights"),
         )
+
+    def __repr__(self) -> str:
+        count, applied = len(self.sub_policies), sum(self.inclusion.values()) - self.inclusion.get("Identity", 0.0)
+        return f"SubPolicies({count} sub-policies, semantics={self.semantics!r}, {applied:.2f} ops per image)"
 
 
 def _checked_step(step: Any, mapping: Any) -> tuple[str, float, float]:
@@ -140,13 +174,31 @@ def _checked_step(step: Any, mapping: Any) -> tuple[str, float, float]:
     )
 
 
+def _checked_weights(weights: Any, count: int) -> tuple[float, ...] | None:
+    if weights is None:
+        return None
+    if not isinstance(weights, (tuple, list)) or len(weights) != count:
+        raise ValueError(f"weights must be {count} numbers, one per sub-policy, got {weights!r}")
+    valid = all(isinstance(w, (int, float)) and not isinstance(w, bool) and 0 <= w < math.inf for w in weights)
+    if not valid or sum(weights) <= 0:
+        raise ValueError("weights must be finite, must not be negative and must not all be zero")
+    return tuple(float(weight) for weight in weights)
+
+
 def _slots(sub_policies: tuple[SubPolicy, ...]) -> int:
     return max(1, max(len(sub_policy) for sub_policy in sub_policies))
 
 
 @lru_cache(maxsize=16)
-def _tables(sub_policies: tuple[SubPolicy, ...], device: torch.device) -> _Tables:
-    names = tuple(sorted({step[0] for sub_policy in sub_policies for step in sub_policy} | {"Identity"}))
+def _names(sub_policies: tuple[SubPolicy, ...]) -> tuple[str, ...]:
+    return tuple(sorted({step[0] for sub_policy in sub_policies for step in sub_policy}))
+
+
+@lru_cache(maxsize=16)
+def _tables(
+    sub_policies: tuple[SubPolicy, ...], device: torch.device, weights: tuple[float, ...] | None = None
+) -> _Tables:
+    names = tuple(sorted({*_names(sub_policies), "Identity"}))
     slots = _slots(sub_policies)
     padding = (("Identity", 0.0, 0.0),) * slots
     rows = [(*sub_policy, *padding)[:slots] for sub_policy in sub_policies]
@@ -155,4 +207,5 @@ def _tables(sub_policies: tuple[SubPolicy, ...], device: torch.device) -> _Table
         torch.tensor([[names.index(step[0]) for step in row] for row in rows], device=device),
         torch.tensor([[step[1] for step in row] for row in rows], dtype=torch.float64, device=device),
         torch.tensor([[step[2] for step in row] for row in rows], dtype=torch.float64, device=device),
+        None if weights is None else interval_edges(torch.tensor(weights, dtype=torch.float64)).to(device),
     )

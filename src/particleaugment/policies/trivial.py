@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from particleaugment.policies.base import RESAMPLE_CHOICES, Draws, Policy, checked_choice, checked_size, get_semantics
+from particleaugment.policies.base import (
+    RESAMPLE_CHOICES,
+    Draws,
+    Policy,
+    checked_choice,
+    checked_ops,
+    checked_size,
+    get_semantics,
+)
 from particleaugment.policies.rand import _indices
 from particleaugment.program import Program
 from particleaugment.random import Stream
@@ -25,11 +33,12 @@ _SPACES = {"wide": "trivial-wide", "standard": "trivial-standard"}
 
 @dataclass(frozen=True)
 class TrivialAugment(Policy):
-    """One op per image, drawn uniformly from fourteen, at a level drawn uniformly from 31.
+    """One op per image, drawn uniformly, at a level drawn uniformly from 31.
 
     Attributes:
         space: ``wide`` (the published recommendation) or ``standard``.
         resample: ``default`` leaves the filter to ``apply``; ``random`` draws bilinear or bicubic per image.
+        ops: The ops to draw from; the published fourteen if not given.
 
     >>> TrivialAugment().sample(torch.arange(5)).op.shape
     torch.Size([5, 1])
@@ -37,17 +46,16 @@ class TrivialAugment(Policy):
 
     space: str = "wide"
     resample: str = "default"
+    ops: tuple[str, ...] = field(default=_OPS, repr=False)
 
     kind: ClassVar[str] = "trivialaugment"
 
     def __post_init__(self) -> None:
         checked_choice("space", self.space, tuple(_SPACES))
         checked_choice("resample", self.resample, RESAMPLE_CHOICES)
-
-    @property
-    def ops(self) -> tuple[str, ...]:
-        """The ops to draw from."""
-        return _OPS
+        object.__setattr__(self, "ops", checked_ops(self.ops))
+        for name in self.ops:
+            get_semantics(self.semantics).rule(name)
 
     @property
     def semantics(self) -> str:
@@ -62,15 +70,16 @@ class TrivialAugment(Policy):
         slots = {Stream.OP: 1, Stream.LEVEL: 1, Stream.SIGN: 1}
         slots[Stream.INTERPOLATION] = 1 if self.resample == "random" else 0
         draws = Draws(ids, epoch, seed, slots)
-        choice = draws.choice(Stream.OP, len(_OPS))
+        choice = draws.choice(Stream.OP, len(self.ops))
         levels = draws.choice(Stream.LEVEL, int(mapping.top) + 1).to(torch.float64)
-        arg = mapping.arguments(_OPS, choice, levels, draws.signs(), checked_size(size))
-        return Program.trusted(_indices(_OPS, ids.device)[choice], arg, draws.resample())
+        arg = mapping.arguments(self.ops, choice, levels, draws.signs(), checked_size(size))
+        return Program.trusted(_indices(self.ops, ids.device)[choice], arg, draws.resample())
 
     def to_dict(self) -> dict[str, Any]:
         """Return the policy as plain JSON data."""
-        return {"kind": self.kind, "space": self.space, "resample": self.resample}
+        ops = {} if self.ops == _OPS else {"ops": list(self.ops)}
+        return {"kind": self.kind, "space": self.space, "resample": self.resample, **ops}
 
     @classmethod
     def _from_dict(cls, data: Mapping[str, Any]) -> Self:
-        return cls(space=data["space"], resample=data["resample"])
+        return cls(space=data["space"], resample=data["resample"], ops=tuple(data.get("ops", _OPS)))

@@ -11,8 +11,8 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from particleaugment.executors import apply
-from particleaugment.ops import TABLE
-from particleaugment.policies import Policy, parse
+from particleaugment.ops import TABLE, Kind
+from particleaugment.policies import Policy, SubPolicies, parse
 from particleaugment.program import Program
 from particleaugment.semantics import get
 
@@ -47,13 +47,20 @@ def example_images(count: int = 1) -> Tensor:
 
 def ops_rows(images: Tensor, semantics: str = "timm-increasing") -> list[Row]:
     """Return one row per op: the images at rising levels."""
-    mapping = get(semantics)
+    size = (images.shape[-2], images.shape[-1])
     rows: list[Row] = []
     for op in TABLE:
+        mapping = get(semantics if op.name in get(semantics).rules else "fast-autoaugment")
         cells = [(("plain" if i == 0 else ""), image) for i, image in enumerate(images)]
         for level in _LEVELS if op.takes_argument else (0.0,):
-            argument = mapping.argument(op.name, level, size=(images.shape[-2], images.shape[-1]))
-            augmented = apply(images, Program.from_ops([[(op.name, argument)]] * len(images)))
+            scaled = level / 10 * mapping.top
+            argument = mapping.argument(op.name, scaled, size=size)
+            if op.kind is Kind.PATCH:  # its place is drawn
+                drawn = SubPolicies((((op.name, 1.0, scaled),),), mapping.name)
+                program = drawn.sample(torch.arange(len(images)), size=size)
+            else:
+                program = Program.from_ops([[(op.name, argument)]] * len(images))
+            augmented = apply(images, program)
             caption = f"{level:g}: {argument:.3g}" if op.takes_argument else "applied"
             cells += [((caption if i == 0 else ""), image) for i, image in enumerate(augmented)]
         rows.append((op.name, cells))

@@ -8,17 +8,19 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from particleaugment.policies import ParticlePolicy, Policy, Schedule
+from particleaugment.policies import AutoAugment, ParticlePolicy, Policy, Schedule, SubPolicies
 from particleaugment.training.run import RunFolder
 
 __all__ = ["filter_health", "leading_ops", "phase_seconds", "print_summary"]
 
 
 def leading_ops(policy: Policy, count: int = 5) -> list[tuple[str, float]]:
-    """Return the ops that a particle policy (or the last of a schedule) applies most often."""
+    """Return the ops that particles (of a schedule, the last) or sub-policies apply most often."""
     if isinstance(policy, Schedule):
         policy = policy.at(policy.replay_epochs or policy.epochs)
-    if not isinstance(policy, ParticlePolicy):
+    if isinstance(policy, AutoAugment):
+        policy = policy.sub_policies
+    if not isinstance(policy, (ParticlePolicy, SubPolicies)):
         return []
     chosen = [(name, share) for name, share in policy.inclusion.items() if name != "Identity"]
     return sorted(chosen, key=lambda pair: -pair[1])[:count]

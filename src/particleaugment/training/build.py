@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,8 +46,8 @@ def resolve(config: Config) -> Config:
         precision = "bf16" if fast_bfloat16 else "fp32"
     data_dir = str(Path(config.data_dir).expanduser().absolute()) if config.data_dir else ""
     policy = config.policy
-    if policy.startswith("schedule:"):
-        policy = f"schedule:{Path(policy.removeprefix('schedule:')).expanduser().absolute()}"
+    if config.policy_file is not None:
+        policy = f"{policy.partition(':')[0]}:{Path(config.policy_file).expanduser().absolute()}"
     return replace(config, device=device, precision=precision, data_dir=data_dir, policy=policy)
 
 
@@ -85,15 +85,15 @@ def always_on(config: Config) -> tuple[list[Transform], list[Transform]]:
     return before, [RandomErasing(config.erase)] if config.erase else []
 
 
-def build(config: Config, say: Callable[[str], None], quiet: bool = False) -> Parts:
-    """Build the parts of a run."""
+def build(config: Config, say: Callable[[str], None], quiet: bool = False, ops: Iterable[str] = ()) -> Parts:
+    """Build the parts of a run whose policy draws from ``ops``."""
     config = resolve(config)
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device=cuda was asked for, but torch sees no CUDA device here; set device=cpu")
     device = torch.device(config.device)
     why_streamed = _why_streamed(config)
     if why_streamed:
-        return _streamed(config, _open_folder(config, quiet), why_streamed, say)
+        return _streamed(config, _open_folder(config, quiet), why_streamed, say, choose_executor("auto", device, ops))
     data = load_data(
         config.data,
         config.data_dir or None,
@@ -114,7 +114,7 @@ def build(config: Config, say: Callable[[str], None], quiet: bool = False) -> Pa
             test_labels=data.test_labels.to(device),
         )
     samples = Samples((data.train_images, data.train_labels))
-    executor = choose_executor("auto", device)
+    executor = choose_executor("auto", device, ops)
     trainee: EagerTrainee | GraphTrainee
     if resident and executor == "fused" and fusable(*always_on(config)):
         trainee = _graph_trainee(config, model, optimizer, data, say)
@@ -181,7 +181,7 @@ def _open_folder(config: Config, quiet: bool) -> FolderData:
     )
 
 
-def _streamed(config: Config, data: FolderData, why: str, say: Callable[[str], None]) -> Parts:
+def _streamed(config: Config, data: FolderData, why: str, say: Callable[[str], None], executor: str) -> Parts:
     """Return the parts of a run whose images are decoded while it goes on."""
     model, optimizer = _network(config, data.num_classes)
     device = next(model.parameters()).device
@@ -194,6 +194,7 @@ def _streamed(config: Config, data: FolderData, why: str, say: Callable[[str], N
         _image_size(config),
         Normalize(data.mean, data.std, dtype),
         config.seed,
+        executor,
         before=before,
         after=after,
         resample=config.resample,
@@ -210,7 +211,7 @@ def _streamed(config: Config, data: FolderData, why: str, say: Callable[[str], N
     )
     examples = example_images(data.train.images, _image_size(config), _EXAMPLES)
     by_whom = f"by {workers} worker{'s' * (workers > 1)}" if workers else "by the training process"
-    chosen = f"files decoded {by_whom} while training ({why}), {choose_executor('auto', device)} executor"
+    chosen = f"files decoded {by_whom} while training ({why}), {executor} executor"
     chosen += f", step by step{', compiled network' if compiled else ''}{_how_it_counts(config)}"
     return Parts(data, data.train.images, examples, model, optimizer, trainee, trainee.evaluate, chosen)
 

@@ -7,10 +7,11 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
-from particleaugment.ops import OPS, nearest_name
-from particleaugment.policies import Policy, Schedule, parse
+from particleaugment.ops import OPS, named_set, nearest_name
+from particleaugment.policies import Policy, Schedule, load, parse
 from particleaugment.search import FilterSettings
 
 __all__ = ["Config", "ConfigError", "override", "settings_of"]
@@ -123,7 +124,7 @@ class Config:
         try:
             if self.searches:
                 self.filter_settings()
-            elif not self.policy.startswith("schedule:"):
+            elif self.policy_file is None:
                 parse(self.policy)
         except (TypeError, ValueError) as error:
             raise ConfigError(str(error)) from None
@@ -145,18 +146,26 @@ class Config:
         """Whether the run learns its policy."""
         return self.policy == "particles"
 
+    @property
+    def policy_file(self) -> str | None:
+        """The file that the policy is read from, for ``schedule:FILE`` and ``file:FILE``."""
+        prefix, separator, path = self.policy.partition(":")
+        return path if separator and prefix in ("schedule", "file") else None
+
     def filter_settings(self) -> FilterSettings:
         """Return the search's settings."""
         return FilterSettings(**{name: getattr(self, name) for name in FilterSettings.__dataclass_fields__})
 
-    def fixed_policy(self) -> Policy:
-        """Return the policy of a run without a search."""
-        if self.policy.startswith("schedule:"):
-            try:
-                return Schedule.load(self.policy.removeprefix("schedule:"), self.epochs)
-            except ValueError as error:
-                raise ConfigError(str(error)) from None
-        return parse(self.policy)
+    def fixed_policy(self, copy: Path | None = None) -> Policy:
+        """Return the policy of a run without a search; of a file that it names, ``copy`` is read if it exists."""
+        if self.policy_file is None:
+            return parse(self.policy)
+        path = copy if copy is not None and copy.exists() else Path(self.policy_file).expanduser()
+        try:
+            policy = Schedule.load(path) if self.policy.startswith("schedule:") else load(path)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        return policy.rescaled(self.epochs) if isinstance(policy, Schedule) else policy
 
     def to_json(self) -> str:
         """Return the configuration as JSON text."""
@@ -198,7 +207,8 @@ def override(config: Config, assignments: list[str]) -> Config:
         if key not in kinds:
             hint = nearest_name(key, kinds) or f"; the settings are {', '.join(kinds)}"
             raise ConfigError(f"there is no setting {key!r}{hint}")
-        changes[key] = _from_text(key, text.strip(), kinds[key])
+        value = _from_text(key, text.strip(), kinds[key])
+        changes[key] = named_set(value) if key == "ops" else value
     return replace(config, **changes)
 
 

@@ -16,6 +16,8 @@ from particleaugment.training.config import Config, ConfigError
 
 __all__ = ["RunError", "RunFolder", "locked_folder"]
 
+_GIVEN_POLICY = "given-policy.json"
+
 
 class RunError(RuntimeError):
     """A run folder cannot be used as asked."""
@@ -25,7 +27,8 @@ class RunFolder:
     """Paths and files of one run.
 
     ``config.json`` is there from the first moment; ``metrics.jsonl`` grows by a line per epoch and filter step;
-    ``policy.json`` and ``model.safetensors`` hold the result.
+    ``policy.json`` and ``model.safetensors`` hold the result. A policy file that the run was given is copied in as
+    ``given-policy.json``, so that the folder holds all that the run needs.
     """
 
     def __init__(self, path: Path, config: Config):
@@ -43,6 +46,11 @@ class RunFolder:
         return self.path / "policy.json"
 
     @property
+    def given_policy(self) -> Path:
+        """The copy of the policy file that the run was given, if it was."""
+        return self.path / _GIVEN_POLICY
+
+    @property
     def model(self) -> Path:
         """The final weights; their presence marks a finished run."""
         return self.path / "model.safetensors"
@@ -54,14 +62,20 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, config: Config) -> RunFolder:
-        """Make a new run folder with its ``config.json`` in it, in one move."""
+        """Make a new run folder with its ``config.json`` in it, and a policy file if it names one, in one move."""
         path = Path(path)
         if path.exists():
             raise RunError(f"{path} exists already; continue it with 'particleaugment resume {path}' or choose --out")
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        given = None
+        if config.policy_file is not None:
+            config.fixed_policy()
+            given = Path(config.policy_file).expanduser().read_bytes()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             temporary.mkdir()
+            if given is not None:
+                (temporary / _GIVEN_POLICY).write_bytes(given)
             (temporary / "config.json").write_text(config.to_json(), encoding="utf-8")
             os.rename(temporary, path)
         except OSError as error:

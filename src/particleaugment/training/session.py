@@ -16,7 +16,7 @@ from torch import Tensor
 
 from particleaugment.data import disjoint_stratified_subsets, epoch_permutation
 from particleaugment.policies import Policy, Schedule
-from particleaugment.policies.base import document
+from particleaugment.policies.base import document, ops_of
 from particleaugment.probe import NonFiniteLoss
 from particleaugment.report.tensorboard import EventWriter
 from particleaugment.search import ParticleAugment
@@ -73,12 +73,13 @@ class Session:
         config = run.config
         self.run, self.config, self.display, self.stop = run, config, display, stop
         self.checkpoint_seconds = checkpoint_seconds
-        parts = build(config, display.say, display.quiet)
+        self._fixed: Policy | None = None if config.searches else config.fixed_policy(run.given_policy)
+        ops = config.ops if self._fixed is None else ops_of(self._fixed)
+        parts = build(config, display.say, display.quiet, ops)
         self.data, self.samples, self.chosen = parts.data, parts.samples, parts.chosen
         self._evaluate, self._examples = parts.evaluate, parts.examples
         self.model, self.optimizer, self.trainee = parts.model, parts.optimizer, parts.trainee
         self.search: ParticleAugment | None = None
-        self._fixed: Policy | None = None
         if config.searches:
             before, after = always_on(config)
             self.search = ParticleAugment(
@@ -90,8 +91,6 @@ class Session:
                 fill=config.fill,
             )
             self._check_subsets()
-        else:
-            self._fixed = config.fixed_policy()
         self.position = Position()
         self.resumes = 0
         self._seconds: dict[str, float] = {}

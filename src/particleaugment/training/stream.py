@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from particleaugment.data.reader import Reader
 from particleaugment.data.streamed import FolderData
-from particleaugment.executors import apply, choose_executor
+from particleaugment.executors import apply
 from particleaugment.executors.fused import FusedPipeline, fusable
 from particleaugment.learner import Learner, NonFiniteLoss
 from particleaugment.policies import Identity, ParticlePolicy, Policy
@@ -145,16 +145,17 @@ def make_pipelines(
     size: int,
     normalize: Normalize,
     seed: int,
+    executor: str,
     *,
     before: Sequence[Transform],
     after: Sequence[Transform],
     resample: str,
     fill: tuple[int, int, int],
 ) -> Pipelines:
-    """Return the pipelines of a run: fused ones where the device and the transforms allow it."""
+    """Return the pipelines of a run: fused ones where that is the executor and the transforms allow it."""
     jitter = next((transform for transform in before[:1] if isinstance(transform, ColorJitter)), None)
     rest = before if jitter is None else before[1:]
-    if choose_executor("auto", device) != "fused" or not fusable(rest, after):
+    if executor != "fused" or not fusable(rest, after):
         slow = replace(normalize, dtype=torch.float32)
 
         def step_by_step(before: Sequence[Transform] = (), after: Sequence[Transform] = ()) -> TorchPipeline:

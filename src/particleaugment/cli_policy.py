@@ -1,0 +1,83 @@
+"""The commands of ``particleaugment policy`` that carry policies to and from other projects."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["add_commands"]
+
+Out = Annotated[Path | None, typer.Option(help="File to write; printed if not given.")]
+
+
+class Target(StrEnum):
+    """What a policy can be exported to."""
+
+    TIMM = "timm"
+    TORCHVISION = "torchvision"
+    JSON = "json"
+
+
+class Source(StrEnum):
+    """Whose published lists can be read."""
+
+    FAST_AUTOAUGMENT = "fast-autoaugment"
+    DADA = "dada"
+    AUTOAUGMENT = "autoaugment"
+
+
+def add_commands(app: typer.Typer, clear_errors: Callable[[], AbstractContextManager[None]]) -> None:
+    """Add ``export`` and ``import`` to the policy commands."""
+
+    @app.command("export")
+    def policy_export(
+        file: Annotated[Path, typer.Argument(help="Policy file.")],
+        to: Annotated[Target, typer.Option(help="The library to write it for.")],
+        out: Out = None,
+    ) -> None:
+        """Write a policy for another library, and say what is lost.
+
+        Of a learned schedule the last policy is taken; its particles become weighted sub-policies.
+        """
+        with clear_errors():
+            from particleaugment.policies import load
+            from particleaugment.policies.exports import export
+
+            _write(*export(load(file), to.value), out)
+
+    @app.command("import")
+    def policy_import(
+        file: Annotated[Path, typer.Argument(help="Python file with published lists; it is read, not run.")],
+        source: Annotated[Source, typer.Option("--from", help="The project that published it.")],
+        name: Annotated[str | None, typer.Option(help="Variable or function to take, of several.")] = None,
+        out: Out = None,
+    ) -> None:
+        """Read a published list of sub-policies into a policy file."""
+        with clear_errors():
+            from particleaugment.policies.base import document
+            from particleaugment.policies.imports import import_policy
+
+            policy, found = import_policy(file, source.value, name)
+            note = (
+                f"{found}: {len(policy.sub_policies)} sub-policies, semantics {policy.semantics}. The published code "
+                "resamples to the nearest pixel and fills with black: apply the policy with resample='nearest' and "
+                "fill=(0, 0, 0) to do the same."
+            )
+            _write(document(policy), note, out)
+
+
+def _write(text: str, note: str, out: Path | None) -> None:
+    if out is None:
+        print(text, end="")
+        print(note, file=sys.stderr)
+        return
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(text, encoding="utf-8")
+    print(f"wrote {out}")
+    print(note)

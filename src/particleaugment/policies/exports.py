@@ -1,0 +1,318 @@
+"""Policies for other libraries: the closest static policy that timm, torchvision or a plain list can express."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from particleaugment.ops import Kind, lookup, nearest_name
+from particleaugment.policies.auto import PUBLISHED, AutoAugment
+from particleaugment.policies.base import Policy, document, get_semantics
+from particleaugment.policies.parse import _TIMM_WEIGHTS, TIMM_OPS, parse
+from particleaugment.policies.particles import ParticlePolicy
+from particleaugment.policies.rand import Identity, RandAugment
+from particleaugment.policies.schedule import Schedule
+from particleaugment.policies.snippets import TIMM_SNIPPET, TORCHVISION_SNIPPET
+from particleaugment.policies.subpolicies import SubPolicies, SubPolicy
+from particleaugment.policies.trivial import TrivialAugment
+
+__all__ = ["TARGETS", "Export", "export", "static"]
+
+_COUNTS = 1000  # timm draws sub-policies uniformly: weights become repetitions, this many in all
+_SIZE = (32, 32)  # for semantics that count in pixels
+_ENHANCE = ("Color", "Contrast", "Brightness", "Sharpness")
+_GEOMETRY_TOPS = {"Rotate": 30.0, "ShearX": 0.3, "ShearY": 0.3, "TranslateX": 0.45, "TranslateY": 0.45}
+_TIMM_VARIANTS: Mapping[str, Mapping[str, str]] = {
+    "timm": {},
+    "timm-increasing": dict.fromkeys((*_ENHANCE, "Posterize", "Solarize"), "Increasing"),
+    "timm-original": {"Posterize": "Original"},
+    "timm-research": {"Posterize": "Increasing"},
+}
+
+
+class Export(NamedTuple):
+    """A policy in another library's terms.
+
+    Attributes:
+        text: What to write: a short string, Python source or JSON.
+        lost: What the other library cannot express, in one sentence.
+    """
+
+    text: str
+    lost: str
+
+
+def export(policy: Policy, to: str) -> Export:
+    """Return the closest static policy that a library can express.
+
+    Args:
+        policy: Any policy; of a schedule, the policy of its last epoch is taken.
+        to: ``timm``, ``torchvision`` or ``json``.
+
+    >>> from particleaugment import parse
+    >>> export(parse("rand-m9-n3-mstd0.5-inc1"), "timm")
+    Export(text='rand-m9-n3-p0.5-mstd0.5-inc1\\n', lost='Nothing is lost.')
+    """
+    if to not in TARGETS:
+        hint = nearest_name(to, TARGETS) or f"; the targets are {', '.join(TARGETS)}"
+        raise ValueError(f"a policy cannot be exported to {to!r}{hint}")
+    fixed, lost = static(policy)
+    text, more = TARGETS[to](fixed)
+    losses = [*lost, *more]
+    return Export(text, f"Lost: {'; '.join(losses)}." if losses else "Nothing is lost.")
+
+
+def static(policy: Policy) -> tuple[Policy, list[str]]:
+    """Return a policy as sub-policies where it learned or is made of them, and what that loses.
+
+    A particle becomes a sub-policy drawn by its weight, so a set of particles is expressed exactly.
+    """
+    lost = []
+    if isinstance(policy, Schedule):
+        if len(policy.steps) > 1:
+            lost.append(f"the schedule ({len(policy.steps)} policies over the epochs; this is the last)")
+        policy = policy.at(policy.replay_epochs or policy.epochs)
+    if isinstance(policy, AutoAugment):
+        policy = policy.sub_policies
+    if isinstance(policy, ParticlePolicy):
+        if policy.order == "random":
+            lost.append("the random order of the ops (theirs is fixed)")
+        policy = _particles_as_sub_policies(policy)
+    return policy, lost
+
+
+def _particles_as_sub_policies(policy: ParticlePolicy) -> SubPolicies:
+    rows = [
+        tuple((name, p, policy.m) for name, p in zip(policy.ops, particle) if p > 0 and name != "Identity")
+        for particle in policy.particles.tolist()
+    ]
+    return SubPolicies(tuple(rows), policy.semantics, 0.0, policy.resample, tuple(policy.weights.tolist()))
+
+
+def _json(policy: Policy) -> tuple[str, list[str]]:
+    return document(policy), []
+
+
+# timm.
+
+
+def _timm(policy: Policy) -> tuple[str, list[str]]:
+    if isinstance(policy, Identity):
+        raise ValueError("the policy does nothing to an image: leave timm's --aa out")
+    if isinstance(policy, TrivialAugment):
+        lost = ["the op set (timm's lacks Identity and adds Invert and SolarizeAdd)", "the 31 steps of the level"]
+        lost += ["the wide ranges of the arguments"] if policy.space == "wide" else []
+        return "rand-m10-n1-p1-mstd101-inc1\n", lost
+    if isinstance(policy, RandAugment):
+        return _timm_rand(policy)
+    assert isinstance(policy, SubPolicies)
+    for head in ("original", "originalr", "v0", "v0r"):
+        text = head + (f"-mstd{policy.m_std:g}" if policy.m_std else "")
+        if not math.isinf(policy.m_std) and parse(text) == policy:
+            return text + "\n", []
+    return _timm_list(policy)
+
+
+def _timm_rand(policy: RandAugment) -> tuple[str, list[str]]:
+    top = get_semantics(policy.semantics).top
+    level = round(policy.m if top == 10 else policy.m / top * 10)
+    parts = [f"rand-m{level}-n{policy.n}-p{policy.p!r}"]
+    parts += [f"mstd{101 if math.isinf(policy.m_std) else policy.m_std!r}"] if policy.m_std else []
+    parts += [f"mmax{policy.m_max!r}"] if policy.m_max is not None else []
+    weighted = policy.op_weights == _TIMM_WEIGHTS
+    parts += ["tweights"] if weighted else ["inc1"] if policy.semantics != "timm" else []
+    text = "-".join(parts)
+    parsed = parse(text)
+    assert isinstance(parsed, RandAugment)
+    sentences = {
+        "m": f"the level {policy.m:g} of {top:g}, which becomes {level} of timm's 10",
+        "semantics": f"the arguments of semantics {policy.semantics!r} ({parsed.semantics!r} is timm's)",
+        "ops": f"the op set (timm's is {', '.join(TIMM_OPS)})",
+        "m_max": "the cut of noisy levels",
+        "op_weights": "the ops' weights",
+        "resample": "the one resampling filter (timm draws bilinear or bicubic)",
+    }
+    return text + "\n", [text for name, text in sentences.items() if getattr(policy, name) != getattr(parsed, name)]
+
+
+def _timm_list(policy: SubPolicies) -> tuple[str, list[str]]:
+    closest = _closest_string(policy)
+    hint = f" (--aa {closest} comes closest, with every op alike)" if closest else ""
+    lost = [f"the form of an --aa string: this is Python for timm's AutoAugment class{hint}"]
+    rows, dropped = _converted(policy, lambda step: _timm_step(step, policy.semantics))
+    lost += dropped
+    counts = _repetitions(policy.weights, len(rows))
+    if policy.weights is not None and len(set(policy.weights)) > 1:
+        lost.append(f"weights finer than 1 in {sum(counts)}")
+    hparams = '"img_mean": (128, 128, 128)'
+    hparams += "" if policy.resample == "random" else ', "interpolation": Image.Resampling.BILINEAR'
+    if policy.m_std:
+        hparams += ', "magnitude_std": ' + ("math.inf" if math.isinf(policy.m_std) else repr(policy.m_std))
+    return (
+        TIMM_SNIPPET.format(
+            imports="import math\n\n" if "math." in hparams else "",
+            hparams=hparams,
+            closest=f"# The closest --aa string, with every op alike: {closest}\n" if closest else "",
+            counts=_wrapped(counts),
+            rows=_lines(rows),
+        ),
+        lost,
+    )
+
+
+def _timm_step(step: tuple[str, float, float], semantics: str) -> tuple[str, float, float] | None:
+    """One step in timm's names and levels, or None if timm has no such op."""
+    name, probability, level = step
+    if name not in TIMM_OPS:
+        return None
+    mapping = get_semantics(semantics)
+    named = name + "Rel" if name.startswith("Translate") else name
+    if semantics in _TIMM_VARIANTS:
+        return named + _TIMM_VARIANTS[semantics].get(name, ""), probability, _short(level)
+    argument = mapping.argument(name, level, 1, _SIZE)
+    if name in _GEOMETRY_TOPS:
+        level = abs(argument) / _GEOMETRY_TOPS[name] * 10
+    elif name in _ENHANCE:
+        signed = mapping.rule(name).signed
+        named, level = (name + "Increasing", abs(argument - 1) / 0.09) if signed else (name, (argument - 0.1) / 0.18)
+    elif name == "Posterize":
+        bits = int(argument)
+        named, level = ("Posterize", 2.5 * bits) if bits <= 4 else ("PosterizeOriginal", 2.5 * (bits - 4))
+    elif name == "Solarize":
+        # Half a step up, since timm cuts the threshold to a whole number.
+        level = (math.ceil(argument) + 0.5) / 25.6
+    elif name == "SolarizeAdd":
+        level = (int(argument) + 0.5) / 11
+    return named, probability, _short(min(max(level, 0.0), 10.0))
+
+
+def _repetitions(weights: tuple[float, ...] | None, count: int) -> list[int]:
+    """How often each sub-policy stands in a list that is drawn uniformly, by largest remainder."""
+    if weights is None or len(set(weights)) == 1:
+        return [1] * count
+    shares = [weight / sum(weights) * _COUNTS for weight in weights]
+    counts = [int(share) for share in shares]
+    order = sorted(range(count), key=lambda i: counts[i] - shares[i])
+    for i in order[: _COUNTS - sum(counts)]:
+        counts[i] += 1
+    return counts
+
+
+def _closest_string(policy: SubPolicies) -> str:
+    """As many ops an image at the mean level, where the levels are timm's; else nothing."""
+    suffix = {"timm": "", "timm-increasing": "-inc1"}.get(policy.semantics)
+    weights = policy.weights or (1.0,) * len(policy.sub_policies)
+    steps = [(w * p, name, level) for w, row in zip(weights, policy.sub_policies) for name, p, level in row]
+    ops_per_image = sum(p for p, _, _ in steps) / sum(weights)
+    with_level = [(p, level) for p, name, level in steps if lookup(name).takes_argument]
+    total = sum(p for p, _ in with_level)
+    if suffix is None or ops_per_image < 0.005 or total == 0:
+        return ""
+    level = sum(p * level for p, level in with_level) / total
+    n = math.ceil(ops_per_image)
+    return f"rand-m{round(level)}-n{n}-p{ops_per_image / n:.2f}{suffix}"
+
+
+# torchvision.
+
+
+def _torchvision(policy: Policy) -> tuple[str, list[str]]:
+    if isinstance(policy, Identity):
+        return _expression("Identity()"), []
+    if isinstance(policy, TrivialAugment):
+        published = {*policy.ops} == {*TrivialAugment().ops}
+        lost = [] if published else ["the op set (torchvision's is the published one)"]
+        lost += [] if policy.space == "wide" else ["the standard ranges of the arguments (torchvision's are wide)"]
+        lost += ["the random resampling filter"] if policy.resample == "random" else []
+        return _expression("TrivialAugmentWide(interpolation=InterpolationMode.BILINEAR)"), lost
+    if isinstance(policy, RandAugment):
+        return _torchvision_rand(policy)
+    assert isinstance(policy, SubPolicies)
+    for name in PUBLISHED:
+        if name != "v0" and policy == AutoAugment(name).sub_policies:
+            member = f"AutoAugmentPolicy.{name.upper()}"
+            return _expression(f"AutoAugment(v2.{member}, interpolation=InterpolationMode.BILINEAR)"), []
+    return _torchvision_list(policy)
+
+
+def _torchvision_rand(policy: RandAugment) -> tuple[str, list[str]]:
+    top = get_semantics(policy.semantics).top
+    magnitude = min(30, round(policy.m / top * 30))
+    sentences = {
+        f"the level {policy.m:g} of {top:g}, which becomes {magnitude} of 30": policy.m / top * 30 != magnitude,
+        f"the arguments of semantics {policy.semantics!r}": policy.semantics != "torchvision",
+        "the op set (torchvision's has no Invert and no SolarizeAdd)": {*policy.ops} != {*TrivialAugment().ops},
+        f"the probability {policy.p:g} of each drawn op (torchvision always applies it)": policy.p < 1,
+        "the noise on the level": policy.m_std > 0,
+        "the ops' weights": policy.op_weights is not None,
+        "the random resampling filter": policy.resample == "random",
+    }
+    call = f"RandAugment(num_ops={policy.n}, magnitude={magnitude}, interpolation=InterpolationMode.BILINEAR)"
+    return _expression(call), [text for text, applies in sentences.items() if applies]
+
+
+def _torchvision_list(policy: SubPolicies) -> tuple[str, list[str]]:
+    rows, lost = _converted(policy, lambda step: _torchvision_step(step, policy.semantics))
+    lost += ["Pillow's pixels on tensors, where torchvision rounds otherwise", "shifts of a part of a pixel"]
+    lost += ["the noise on the levels"] if policy.m_std else []
+    lost += ["the random resampling filter"] if policy.resample == "random" else []
+    weights = policy.weights or (1.0,) * len(rows)
+    return TORCHVISION_SNIPPET.format(weights=_wrapped([_short(w) for w in weights]), rows=_lines(rows)), lost
+
+
+def _torchvision_step(step: tuple[str, float, float], semantics: str) -> tuple[str, float, float, float] | None:
+    name, probability, level = step
+    if name == "SolarizeAdd" or lookup(name).kind in (Kind.OWN, Kind.PATCH):
+        return None
+    mapping = get_semantics(semantics)
+    plus, minus = (_short(mapping.argument(name, level, sign, _SIZE)) for sign in (1, -1))
+    return name, probability, plus, minus
+
+
+def _expression(call: str) -> str:
+    filters = "from torchvision.transforms import InterpolationMode\n" if "InterpolationMode" in call else ""
+    return f"{filters}from torchvision.transforms import v2\n\npolicy = v2.{call}\n"
+
+
+TARGETS: Mapping[str, Callable[[Policy], tuple[str, list[str]]]] = {
+    "timm": _timm,
+    "torchvision": _torchvision,
+    "json": _json,
+}
+"""What a policy can be exported to."""
+
+
+# What both lists share.
+
+
+def _converted(
+    policy: SubPolicies, convert: Callable[[tuple[str, float, float]], tuple[Any, ...] | None]
+) -> tuple[list[list[tuple[Any, ...]]], list[str]]:
+    """The sub-policies in other terms, without the steps that have none, and a sentence on what went."""
+    rows, dropped = [], set()
+    for sub_policy in policy.sub_policies:
+        converted = [(step, convert((step[0], _short(step[1]), step[2]))) for step in _steps(sub_policy)]
+        rows.append([new for _, new in converted if new is not None])
+        dropped |= {step[0] for step, new in converted if new is None}
+    lost = [f"{', '.join(sorted(dropped))} (it has no such op)"] if dropped else []
+    if any(get_semantics(policy.semantics).rule(name).pixels for name in policy.ops if name not in dropped):
+        lost.append(f"translations in pixels, which become their part of {_SIZE[0]}")
+    return rows, lost
+
+
+def _steps(sub_policy: SubPolicy) -> list[tuple[str, float, float]]:
+    return [step for step in sub_policy if step[0] != "Identity" and step[1] > 0]
+
+
+def _short(value: float) -> float:
+    """Six digits are more than a policy knows."""
+    return float(f"{value:.6g}")
+
+
+def _lines(rows: Sequence[Sequence[tuple[Any, ...]]]) -> str:
+    return "\n".join(f"    {list(row)!r}," for row in rows)
+
+
+def _wrapped(values: Sequence[float]) -> str:
+    return "\n".join(f"    {', '.join(map(repr, values[i : i + 12]))}," for i in range(0, len(values), 12))

@@ -1,0 +1,314 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import particleaugment as pa
+from particleaugment import semantics
+from particleaugment.cli import app
+from particleaugment.executors.fused import plan_of
+from particleaugment.policies.exports import _repetitions, _timm_step, export, static
+from particleaugment.policies.imports import _read
+from particleaugment.policies.schedule import ScheduleStep
+from particleaugment.report.summary import leading_ops
+
+NOTHING = "Nothing is lost."
+
+
+def particles(order="fixed", semantics="timm-increasing", ops=pa.OPS, m=4.0):
+    generator = torch.Generator().manual_seed(3)
+    values = torch.rand(6, len(ops), generator=generator, dtype=torch.float64)
+    values[values < 0.5] = 0
+    return pa.ParticlePolicy(values, torch.arange(1, 7), m, semantics, order, ops)
+
+
+def lists_in(text, tmp_path):
+    """The literal lists of exported Python source, which is compiled but not run."""
+    compile(text, "exported", "exec")
+    (tmp_path / "exported.py").write_text(text)
+    return {name: found.value for name, found in _read(tmp_path / "exported.py").items()}
+
+
+# As a list of our own.
+
+
+def test_particles_become_weighted_sub_policies_exactly():
+    policy = particles()
+    exported, lost = static(policy)
+    assert lost == []
+    assert exported.weights == tuple(policy.weights.tolist())
+    assert len(exported.sub_policies) == 6
+    ids = torch.arange(200_000)
+    program = exported.sample(ids)
+    drawn = np.bincount(program.op.flatten().numpy(), minlength=17)[1:15] / len(ids)
+    expected = np.array(list(policy.inclusion.values()))[1:]
+    assert np.abs(drawn - expected).max() < 5 * 0.5 / np.sqrt(len(ids))
+    assert exported.inclusion == pytest.approx({name: policy.inclusion[name] for name in exported.ops})
+    assert [name for name, _ in leading_ops(exported)] == [name for name, _ in leading_ops(policy)]
+    assert repr(exported).startswith("SubPolicies(6 sub-policies, semantics='timm-increasing', ")
+    assert repr(exported).endswith(f" {policy.ops_per_image:.2f} ops per image)")
+    levels = {name: level for row in exported.sub_policies for name, _, level in row}
+    assert {level for name, level in levels.items() if pa.ops.lookup(name).takes_argument} == {4.0}
+
+
+def test_json_is_a_policy_file(tmp_path):
+    policies = {
+        "particles": particles(),
+        "auto": pa.AutoAugment("svhn"),
+        "list": pa.SubPolicies([[("Cutout", 0.5, 0.2)], []], "fast-autoaugment", weights=(1, 3)),
+        "rand": pa.RandAugment(n=2, m=5, m_std=float("inf")),
+        "trivial": pa.TrivialAugment("standard"),
+        "none": pa.parse("none"),
+    }
+    for name, policy in policies.items():
+        exported = export(policy, "json")
+        assert exported.lost == NOTHING
+        (tmp_path / name).write_text(exported.text)
+        assert pa.load_policy(tmp_path / name) == static(policy)[0]
+        again = export(pa.load_policy(tmp_path / name), "json")
+        assert again.text == exported.text, "what is exported once is exported the same again"
+
+
+def test_of_a_schedule_the_last_policy_is_kept():
+    low, high = torch.full((2, 15), 0.25), torch.full((2, 15), 0.75)
+    steps = (ScheduleStep(1, low, torch.ones(2)), ScheduleStep(4, high, torch.ones(2)))
+    for schedule in (pa.Schedule(steps, epochs=5), pa.Schedule(steps, epochs=5).rescaled(50)):
+        policy, lost = static(schedule)
+        assert {p for row in policy.sub_policies for _, p, _ in row} == {0.75}
+        assert lost == ["the schedule (2 policies over the epochs; this is the last)"]
+    assert static(pa.Schedule(steps[:1], epochs=5))[1] == []
+    assert static(particles("random"))[1] == ["the random order of the ops (theirs is fixed)"]
+
+
+# For timm.
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["rand-m9-n3-mstd0.5-inc1", "rand-m7", "rand-m5-n1-p1-inc1", "rand-m12-n2-mmax15-inc1", "rand-m20"]
+    + ["rand-m9-tweights", "rand-m9-mstd101-inc1", "original", "originalr-mstd0.5", "v0", "v0r-mstd1"],
+)  # fmt: skip
+def test_timms_own_policies_go_there_and_back(text):
+    policy = pa.parse(text)
+    exported = export(policy, "timm")
+    assert exported.lost == NOTHING
+    assert pa.parse(exported.text.strip()) == policy
+
+
+@pytest.mark.parametrize(
+    ("policy", "text", "lost"),
+    [
+        (
+            pa.RandAugment(n=3, m=4, ops=pa.ops.AUTHORS_OPS),
+            "rand-m4-n3-p1.0-inc1",
+            ["the one resampling filter (timm draws bilinear or bicubic)"],
+        ),
+        (
+            pa.RandAugment(n=2, m=9, semantics="torchvision", ops=("Rotate", "Color")),
+            "rand-m3-n2-p1.0-inc1",
+            ["the level 9 of 30, which becomes 3 of timm's 10", "'torchvision'", "the op set", "resampling filter"],
+        ),
+        (pa.TrivialAugment(), "rand-m10-n1-p1-mstd101-inc1", ["Identity", "31 steps", "wide ranges"]),
+    ],
+)
+def test_the_closest_string(policy, text, lost):
+    exported = export(policy, "timm")
+    assert exported.text == text + "\n"
+    assert pa.parse(text)
+    assert exported.lost.startswith("Lost: ")
+    assert all(part in exported.lost for part in lost)
+    assert exported.lost.count(";") == len(lost) - 1
+
+
+def test_a_policy_that_does_nothing():
+    with pytest.raises(ValueError, match="the policy does nothing to an image: leave timm's --aa out"):
+        export(pa.parse("none"), "timm")
+    assert "v2.Identity()" in export(pa.parse("none"), "torchvision").text
+
+
+def test_particles_as_timms_sub_policies(tmp_path):
+    policy = particles()
+    exported = export(policy, "timm")
+    lists = lists_in(exported.text, tmp_path)
+    assert sum(lists["COUNTS"]) == 1000
+    assert np.abs(np.array(lists["COUNTS"]) / 1000 - policy.weights.numpy()).max() <= 0.0005
+    named = [name for row in lists["SUB_POLICIES"] for name, _, _ in row]
+    assert {"PosterizeIncreasing", "TranslateXRel", "ColorIncreasing", "Rotate", "SolarizeAdd"} <= set(named)
+    assert "Identity" not in named
+    expected = [[round(p, 6) for p in row[1:] if p > 0] for row in policy.particles.tolist()]
+    assert [[p for _, p, _ in row] for row in lists["SUB_POLICIES"]] == [
+        pytest.approx(row, rel=1e-5) for row in expected
+    ]
+    assert "# The closest --aa string, with every op alike: rand-m4-n" in exported.text
+    assert '"interpolation": Image.Resampling.BILINEAR' in exported.text
+    assert "weights finer than 1 in 1000" in exported.lost
+    assert "--aa rand-m4-n" in exported.lost
+
+
+VARIANTS = {"Increasing": "timm-increasing", "Original": "timm-original", "": "timm"}
+
+
+@pytest.mark.parametrize(
+    "source", ["autoaugment-original", "fast-autoaugment", "torchvision-autoaugment", "timm-research"]
+)
+def test_levels_are_translated_into_timms(source):
+    """timm's mappings are our tables 'timm...', so a translated level must give the same argument there."""
+    table = semantics.get(source)
+    for name in set(table.rules) & set(pa.ops.AUTHORS_OPS):
+        for step in range(21):
+            level = table.top * step / 20
+            named, _, magnitude = _timm_step((name, 0.5, level), source)
+            suffix = next(s for s in VARIANTS if s in named)
+            mapping = semantics.get(VARIANTS[suffix] if named.removesuffix(suffix) == name else "timm")
+            assert named.removesuffix(suffix).removesuffix("Rel") == name
+            expected, got = (abs(m.argument(name, x)) for m, x in ((table, level), (mapping, magnitude)))
+            if name == "Solarize":
+                expected = np.ceil(expected)
+            # timm's translation ends at 0.45 of the side, torchvision's at 150 / 331.
+            expected = min(expected, 0.45) if name.startswith("Translate") else expected
+            assert got == pytest.approx(expected, rel=1e-5, abs=1e-6), (name, level)
+
+
+def test_ops_that_timm_lacks_are_named(tmp_path):
+    policy = pa.SubPolicies([[("Cutout", 0.5, 0.2), ("Rotate", 0.5, 1.0)]], "fast-autoaugment")
+    exported = export(policy, "timm")
+    assert lists_in(exported.text, tmp_path)["SUB_POLICIES"] == [[("Rotate", 0.5, 10.0)]]
+    assert "Cutout (it has no such op)" in exported.lost
+    assert "comes closest" not in exported.lost, "levels of another kind have no mean on timm's scale"
+    pixels = export(pa.SubPolicies([[("TranslateX", 0.5, 8)]], "autoaugment-original"), "timm")
+    assert "translations in pixels, which become their part of 32" in pixels.lost
+    noisy = export(pa.SubPolicies([[("Rotate", 0.5, 8)]], m_std=float("inf"), resample="random"), "timm").text
+    compile(noisy, "exported", "exec")
+    assert "import math" in noisy
+    assert '"magnitude_std": math.inf' in noisy
+    assert "interpolation" not in noisy
+
+
+def test_repetitions_add_up():
+    assert _repetitions(None, 3) == [1, 1, 1]
+    assert _repetitions((0.5, 0.5), 2) == [1, 1]
+    assert _repetitions((1.0, 2.0), 2) == [333, 667]
+    weights = tuple(np.random.default_rng(0).dirichlet(np.ones(50)).tolist())
+    assert sum(_repetitions(weights, 50)) == 1000
+
+
+# For torchvision.
+
+
+@pytest.mark.parametrize(
+    ("policy", "call"),
+    [
+        (pa.TrivialAugment(), "v2.TrivialAugmentWide("),
+        (pa.AutoAugment("cifar10"), "v2.AutoAugment(v2.AutoAugmentPolicy.CIFAR10,"),
+        (pa.AutoAugment("imagenet"), "v2.AutoAugment(v2.AutoAugmentPolicy.IMAGENET,"),
+        (
+            pa.RandAugment(n=2, m=9, semantics="torchvision", ops=pa.TrivialAugment().ops),
+            "v2.RandAugment(num_ops=2, magnitude=9,",
+        ),
+    ],
+)
+def test_torchvisions_own_policies(policy, call):
+    exported = export(policy, "torchvision")
+    compile(exported.text, "exported", "exec")
+    assert exported.lost == NOTHING
+    assert call in exported.text
+
+
+def test_the_closest_rand_augment_of_torchvision():
+    exported = export(pa.RandAugment(n=3, m=4.1, p=0.5, m_std=1, resample="random"), "torchvision")
+    assert "v2.RandAugment(num_ops=3, magnitude=12," in exported.text
+    for part in ("4.1 of 10, which becomes 12 of 30", "'timm-increasing'", "op set", "0.5", "noise", "filter"):
+        assert part in exported.lost
+
+
+def test_particles_as_torchvision_source(tmp_path):
+    policy = particles()
+    exported = export(policy, "torchvision")
+    lists = lists_in(exported.text, tmp_path)
+    assert lists["WEIGHTS"] == pytest.approx(policy.weights.tolist(), rel=1e-5)
+    assert "SolarizeAdd (it has no such op)" in exported.lost
+    steps = {name: (plus, minus) for row in lists["SUB_POLICIES"] for name, _, plus, minus in row}
+    assert steps["Rotate"] == (12.0, -12.0)
+    assert steps["Contrast"] == (1.36, 0.64)
+    assert steps["Posterize"] == (3.0, 3.0)
+    assert "SolarizeAdd" not in steps
+
+
+def test_unknown_targets():
+    with pytest.raises(ValueError, match="a policy cannot be exported to 'tim'; did you mean timm"):
+        export(pa.TrivialAugment(), "tim")
+
+
+# With the libraries themselves, where they are installed.
+
+
+def test_timm_runs_what_was_exported():
+    timm = pytest.importorskip("timm.data.auto_augment", reason="timm is not installed")
+    from PIL import Image
+
+    table = {op: semantics.get("timm-increasing").argument(op, 4.0) for op in pa.ops.AUTHORS_OPS}
+    names = {}
+    exec(export(particles(), "timm").text, names)
+    assert isinstance(names["policy"], timm.AutoAugment)
+    for op in {id(op): op for row in names["policy"].policy for op in row}.values():
+        ours = op.name.removesuffix("Increasing").removesuffix("Rel")
+        if op.level_fn is not None:
+            (argument,) = op.level_fn(op.magnitude, op.hparams)
+            reflected = 2 - argument if "Increasing" in op.name and ours not in ("Posterize", "Solarize") else -argument
+            assert table[ours] == pytest.approx(argument) or table[ours] == pytest.approx(reflected)
+    image = Image.new("RGB", (20, 20), (9, 90, 200))
+    assert all(names["policy"](image).size == (20, 20) for _ in range(50))
+
+
+def test_torchvision_runs_what_was_exported():
+    pytest.importorskip("torchvision", reason="torchvision is not installed")
+    policies = [particles(), pa.AutoAugment("svhn"), pa.RandAugment(), pa.TrivialAugment(), pa.parse("v0")]
+    image = torch.randint(0, 256, (3, 20, 20), dtype=torch.uint8)
+    for policy in policies:
+        names = {}
+        exec(export(policy, "torchvision").text, names)
+        results = [names["policy"](image) for _ in range(50)]
+        assert all(result.shape == image.shape and result.dtype == torch.uint8 for result in results)
+        assert any(not torch.equal(result, image) for result in results)
+
+
+# The command.
+
+
+def test_the_command(tmp_path):
+    file, out = tmp_path / "policy.json", tmp_path / "new" / "policy.py"
+    particles().save(file)
+    written = CliRunner().invoke(app, ["policy", "export", str(file), "--to", "timm", "--out", str(out)])
+    assert written.exit_code == 0
+    assert written.stdout.startswith(f"wrote {out}\nLost: the form of an --aa string")
+    printed = CliRunner().invoke(app, ["policy", "export", str(file), "--to", "json"])
+    assert json.loads(printed.stdout)["kind"] == "sub-policies"
+    assert printed.stderr == NOTHING + "\n"
+    refused = CliRunner().invoke(app, ["policy", "export", str(tmp_path / "none.json"), "--to", "json"])
+    assert refused.exit_code == 2
+    assert "there is no policy file" in refused.stderr
+
+
+# Weighted sub-policies.
+
+
+def test_weights_of_sub_policies(tmp_path):
+    rows = [[("Invert", 1, 0)], [("Equalize", 1, 0)], [("AutoContrast", 1, 0)], [("Rotate", 1, 5)]]
+    policy = pa.SubPolicies(rows, weights=(1, 0, 6, 3))
+    op = policy.sample(torch.arange(100_000)).op.flatten()
+    shares = [int((op == pa.ops.lookup(row[0][0]).index).sum()) / len(op) for row in rows]
+    assert shares == pytest.approx([0.1, 0.0, 0.6, 0.3], abs=0.006)
+    assert shares[1] == 0
+    policy.save(tmp_path / "policy.json")
+    assert pa.load_policy(tmp_path / "policy.json") == policy
+    assert "weights" not in pa.SubPolicies(rows).to_dict()
+    assert plan_of(policy, (32, 32)) is None, "the GPU kernel draws uniformly, so torch draws these"
+    assert plan_of(pa.SubPolicies(rows), (32, 32)) is not None
+
+
+@pytest.mark.parametrize("weights", [(1,), (1, -1), (0, 0), (1, float("nan")), (1, float("inf")), "ab", (1, True), 3])
+def test_bad_weights(weights):
+    with pytest.raises(ValueError, match="weights must be"):
+        pa.SubPolicies([[("Invert", 1, 0)], [("Equalize", 1, 0)]], weights=weights)

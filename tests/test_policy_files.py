@@ -1,0 +1,125 @@
+"""Runs that are given a policy file keep it, and op sets have names."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+import particleaugment as pa
+from particleaugment.data import load_digits
+from particleaugment.recipes import get_recipe
+from particleaugment.training import loop
+from particleaugment.training.config import ConfigError, override
+from particleaugment.training.display import Display
+from particleaugment.training.run import RunFolder
+from particleaugment.training.session import Session
+from particleaugment.training.stop import Stop, Stopped
+
+
+@pytest.fixture(autouse=True)
+def small_runs(monkeypatch):
+    """60 digits, one thread, no report."""
+    data = load_digits()
+    few = {name: getattr(data, name)[:60] for name in ("train_images", "train_labels", "test_images", "test_labels")}
+    monkeypatch.setattr("particleaugment.training.build.load_data", lambda *_, **__: replace(data, **few))
+    monkeypatch.setattr("particleaugment.report.page.write_report", lambda run: run.path / "report.html")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+class StopAfter(Stop):
+    """Asks for a stop at the n-th time that it is looked at."""
+
+    def __init__(self, number):
+        super().__init__()
+        self.left = number
+
+    def check(self):
+        self.left -= 1
+        if self.left == 0:
+            raise Stopped
+
+
+def config_of(*assignments):
+    return override(get_recipe("digits"), ["epochs=2", "batch_size=20", "precision=fp32", *assignments])
+
+
+def finish(path, *assignments, stop=None):
+    """Start or continue a run; returns the session, and whether it came to its end."""
+    run = RunFolder.open(path) if path.exists() else RunFolder.create(path, config_of(*assignments))
+    session = Session(run, Display(quiet=True), stop or Stop(), 0.0)
+    session.restore()
+    return session, loop.train(session)
+
+
+def result(path):
+    records = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    for record in records:
+        del record["seconds"]
+    return (path / "model.safetensors").read_bytes(), (path / "policy.json").read_bytes(), records
+
+
+@pytest.mark.parametrize("prefix", ["schedule", "file"])
+def test_a_run_keeps_the_policy_file_it_was_given(tmp_path, monkeypatch, prefix):
+    """Another network replays the schedule, and goes on after the recording is gone and from another folder."""
+    source = tmp_path / "recorded.json"
+    pa.ParticleAugment(num_particles=3, nonzero=3, start_value=0.9).schedule(2).save(source)
+    settings = ["model=wrn-10-2", f"policy={prefix}:recorded.json"]
+    monkeypatch.chdir(tmp_path)
+    finish(tmp_path / "whole", *settings)
+    _, ended = finish(tmp_path / "parted", *settings, stop=StopAfter(3))
+    assert not ended
+    assert (tmp_path / "parted" / "given-policy.json").read_bytes() == source.read_bytes()
+    source.unlink()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    (tmp_path / "parted").rename(tmp_path / "moved")
+    _, ended = finish(tmp_path / "moved")
+    assert ended
+    assert result(tmp_path / "moved") == result(tmp_path / "whole")
+    (tmp_path / "moved" / "given-policy.json").unlink()
+    with pytest.raises(ConfigError, match=r"there is no policy file recorded\.json"):
+        finish(tmp_path / "moved")
+
+
+def test_any_policy_file_trains_a_network(tmp_path):
+    policy = pa.SubPolicies([[("Cutout", 1.0, 0.9), ("Rotate", 0.5, 0.7)]], "fast-autoaugment")
+    policy.save(tmp_path / "cut.json")
+    session, ended = finish(tmp_path / "run", f"policy=file:{tmp_path / 'cut.json'}", "epochs=1")
+    assert ended
+    assert session.current_policy() == policy
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        ("schedule:{}/list.json", "holds a policy of kind 'sub-policies', not 'schedule'"),
+        ("file:{}/nowhere.json", "there is no policy file .*nowhere"),
+        ("file:{}/damaged.json", "damaged.json"),
+    ],
+)
+def test_a_policy_file_is_read_before_the_folder_is_made(tmp_path, policy, message):
+    pa.SubPolicies([[("Invert", 1.0, 0)]]).save(tmp_path / "list.json")
+    (tmp_path / "damaged.json").write_text("{")
+    with pytest.raises(ConfigError, match=message):
+        RunFolder.create(tmp_path / "run", config_of(f"policy={policy.format(tmp_path)}"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["damaged.json", "list.json"]
+
+
+def test_a_run_learns_from_another_op_set(tmp_path):
+    settings = ["ops=autoaugment", "semantics=autoaugment-original", "m=3", "num_particles=3"]
+    session, ended = finish(tmp_path / "run", *settings, "clone_size=20", "measure_size=10")
+    assert ended
+    assert session.search.steps_taken == 1
+    assert pa.Schedule.load(tmp_path / "run" / "policy.json").ops == pa.ops.AUTOAUGMENT_OPS
+
+
+def test_op_sets_by_name():
+    assert config_of("ops=authors").ops == pa.ops.AUTHORS_OPS
+    assert config_of("ops=autoaugment", "semantics=autoaugment-original", "m=3").ops == pa.ops.AUTOAUGMENT_OPS
+    assert config_of("ops=paper").ops == pa.OPS
+    with pytest.raises(ConfigError, match="does not define Cutout; these do: autoaugment-original, fast-autoaugment"):
+        config_of("ops=autoaugment")
