@@ -15,6 +15,7 @@ One step of the filter, given the losses measured for each particle:
 (True, 4.0)
 """
 
+from particleaugment.filter.effects import OpEffects, op_effects, particle_scores
 from particleaugment.filter.resample import ResampleInfo, ancestors, resample
 from particleaugment.filter.state import ParticleSet, effective_sample_size, sparse_init
 from particleaugment.filter.temper import signal_variance, tempered_reweight
@@ -23,11 +24,14 @@ from particleaugment.filter.weights import LossDifference, ReweightInfo, relativ
 
 __all__ = [
     "LossDifference",
+    "OpEffects",
     "ParticleSet",
     "ResampleInfo",
     "ReweightInfo",
     "ancestors",
     "effective_sample_size",
+    "op_effects",
+    "particle_scores",
     "relative_loss_difference",
     "resample",
     "reweight",

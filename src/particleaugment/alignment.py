@@ -1,0 +1,170 @@
+"""Measurement by gradient alignment: would a step on a sample, augmented so, lower the loss on other samples?
+
+It keeps the paper's idea, a reference and an updated network compared on augmented data, and swaps the roles: there is
+one known update, a small step along the gradient of D_vp's loss, judged on every augmented sample of D_tp. With v that
+gradient's direction, a sample's alignment is
+
+    s_k = (loss_k(w + h v) - loss_k(w - h v)) / 2h  ~  <v, gradient of loss_k>,
+
+how fast training on the sample lowers D_vp's loss. A regression of s_k on which ops were applied gives each op's effect
+with its error, and the particles' scores follow. All of it happens at averaged weights, with batch statistics estimated
+anew, since at a high learning rate the weights of one step say little. No clone is trained.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from particleaugment import filter as pf
+from particleaugment.average import WeightAverage, estimate_batch_statistics
+from particleaugment.data.split import disjoint_stratified_subsets
+from particleaugment.ops import op_indices
+from particleaugment.policies.particles import ParticlePolicy
+from particleaugment.probe import MEASUREMENTS, Progress
+from particleaugment.snapshot import Snapshot
+
+__all__ = ["Alignment", "AlignmentTrainee", "measure_alignment"]
+
+_VALUES_PER_BATCH = {"cuda": 2048 * 3 * 32 * 32, "cpu": 256 * 3 * 32 * 32}
+_STATISTICS_BATCHES = 8
+_STEP = 0.02  # of D_vp's loss, to first order
+
+
+class AlignmentTrainee(Protocol):
+    """What the measurement needs of a network's training."""
+
+    @property
+    def model(self) -> nn.Module:
+        """The network."""
+        ...
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """Its optimizer."""
+        ...
+
+    @property
+    def average(self) -> WeightAverage | None:
+        """Its averaged weights, where they are kept."""
+        ...
+
+    def inputs(self, ids: Tensor, policy: ParticlePolicy | None, epoch_key: int) -> tuple[Tensor, Tensor]:
+        """Return float32 network inputs, under a policy or plain, always-on transforms left out, and targets."""
+        ...
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return each sample's loss."""
+        ...
+
+
+class Alignment(NamedTuple):
+    """What was measured.
+
+    Attributes:
+        effects: Effect of each op on alignment, with its errors; None where a loss was not finite.
+        target_loss: Mean loss on D_vp at the averaged weights.
+        seconds: Time spent.
+    """
+
+    effects: pf.OpEffects | None
+    target_loss: float
+    seconds: dict[str, float]
+
+
+def measure_alignment(
+    policy: ParticlePolicy,
+    trainee: AlignmentTrainee,
+    labels: Tensor,
+    *,
+    sample_size: int | float,
+    target_size: int | float,
+    seed: int,
+    step: int,
+    progress: Progress = lambda phase, done, total: None,
+) -> Alignment:
+    """Measure every op's effect; the network, its optimizer and its modes come back as they were.
+
+    Args:
+        policy: The particles and weights that samples are augmented under.
+        trainee: The network.
+        labels: Class labels of the training samples, for stratification.
+        sample_size: Samples of D_tp, as a number or a fraction.
+        target_size: Samples of D_vp, likewise.
+        seed: The run's seed.
+        step: Number of the filter step; part of every key.
+        progress: Told after every batch; may raise to stop.
+    """
+    start = time.perf_counter()
+    sample_ids, target_ids = disjoint_stratified_subsets(labels, [sample_size, target_size], seed, step)
+    first, _ = trainee.inputs(target_ids[:1], None, 0)
+    batch = max(1, _VALUES_PER_BATCH.get(first.device.type, _VALUES_PER_BATCH["cpu"]) // first.numel())
+    key = MEASUREMENTS + step
+    total = -(-len(sample_ids) // batch)
+    with Snapshot().of(trainee.model, trainee.optimizer), _averaged(trainee, target_ids, batch):
+        direction, target_loss, distance = _gradient(trainee, target_ids, batch)
+        if not target_loss < float("inf") or not distance < float("inf"):
+            return Alignment(None, target_loss, {"measure": time.perf_counter() - start})
+        values = []
+        for number, ids in enumerate(sample_ids.split(batch)):
+            inputs, targets = trainee.inputs(ids, policy, key)
+            values.append(_alignment(trainee, inputs, targets, direction, distance))
+            progress("measure", number + 1, total)
+    program = policy.sample(sample_ids, key, seed, (first.shape[-2], first.shape[-1]))
+    aligned = torch.cat(values)
+    effects = pf.op_effects(_applied(program.op, policy), aligned) if bool(aligned.isfinite().all()) else None
+    return Alignment(effects, target_loss, {"measure": time.perf_counter() - start})
+
+
+@contextmanager
+def _averaged(trainee: AlignmentTrainee, ids: Tensor, batch: int) -> Iterator[None]:
+    """Work at averaged weights, where there are any, with batch statistics of plain images."""
+    average = trainee.average
+    with nullcontext() if average is None else average.inside(trainee.model):
+        parts = [trainee.inputs(part, None, 0)[0] for part in ids[: _STATISTICS_BATCHES * batch].split(batch)]
+        with estimate_batch_statistics(trainee.model, parts):
+            yield
+
+
+def _gradient(trainee: AlignmentTrainee, ids: Tensor, batch: int) -> tuple[list[Tensor], float, float]:
+    """Return the unit gradient of the mean loss, that loss, and how far along it the loss changes by its set share."""
+    parameters = [parameter for parameter in trainee.model.parameters() if parameter.requires_grad]
+    direction, total = [torch.zeros_like(parameter) for parameter in parameters], 0.0
+    for part in ids.split(batch):
+        inputs, targets = trainee.inputs(part, None, 0)
+        loss = trainee.loss(trainee.model(inputs), targets).sum() / len(ids)
+        found = torch.autograd.grad(loss, parameters, allow_unused=True)
+        for mine, gradient in zip(direction, found):
+            if gradient is not None:
+                mine += gradient
+        total += float(loss.detach())
+    norm = float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(direction))))
+    if not norm > 0:
+        return direction, total, float("inf")
+    torch._foreach_div_(direction, norm)
+    return direction, total, _STEP * total / norm
+
+
+@torch.no_grad()
+def _alignment(
+    trainee: AlignmentTrainee, inputs: Tensor, targets: Tensor, direction: list[Tensor], distance: float
+) -> Tensor:
+    parameters = [parameter.data for parameter in trainee.model.parameters() if parameter.requires_grad]
+    kept, sides = [parameter.clone() for parameter in parameters], []
+    for sign in (1.0, -1.0):
+        torch._foreach_copy_(parameters, kept)
+        torch._foreach_add_(parameters, direction, alpha=sign * distance)
+        sides.append(trainee.loss(trainee.model(inputs), targets).double())
+    torch._foreach_copy_(parameters, kept)
+    return ((sides[0] - sides[1]) / (2 * distance)).cpu()
+
+
+def _applied(op: Tensor, policy: ParticlePolicy) -> Tensor:
+    """Return which ops were applied to each sample, float64 [N, n]; Identity counts as none."""
+    indices = torch.tensor(op_indices(policy.ops))
+    return ((op.cpu().unsqueeze(-1) == indices) & (indices != 0)).any(1).double()

@@ -1,0 +1,100 @@
+"""Averaged weights: what a network's training hovers around, for measurements that one step's noise would drown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["WeightAverage", "estimate_batch_statistics"]
+
+EVERY = 8
+"""Steps from one update of an average to the next."""
+
+
+class WeightAverage:
+    """An exponential average of a network's parameters, kept beside them.
+
+    Args:
+        model: The network; its parameters are the first average.
+        steps: Memory of the average, in training steps.
+
+    >>> model = nn.Linear(1, 1, bias=False)
+    >>> _ = nn.init.zeros_(model.weight)
+    >>> average = WeightAverage(model, steps=16)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> for step in range(1, 17):
+    ...     average.follow(model, step)
+    >>> with average.inside(model):
+    ...     inside = float(model.weight)
+    >>> 0.5 < inside < 1, float(model.weight)
+    (True, 1.0)
+    """
+
+    def __init__(self, model: nn.Module, steps: int = 800):
+        self.decay = max(0.0, 1.0 - EVERY / steps)
+        self.tensors = [parameter.detach().clone() for parameter in model.parameters()]
+
+    @torch.no_grad()
+    def follow(self, model: nn.Module, step: int) -> None:
+        """Take a training step into account; only every eighth costs anything."""
+        if step % EVERY == 0:
+            torch._foreach_lerp_(self.tensors, _tensors(model), 1.0 - self.decay)
+
+    @contextmanager
+    def inside(self, model: nn.Module) -> Iterator[None]:
+        """Put the average into the network for a block, and the network's own parameters back after it."""
+        kept = [tensor.clone() for tensor in _tensors(model)]
+        with torch.no_grad():
+            torch._foreach_copy_(_tensors(model), self.tensors)
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                torch._foreach_copy_(_tensors(model), kept)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the average as tensors."""
+        return {str(i): tensor for i, tensor in enumerate(self.tensors)}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from :meth:`state_dict`."""
+        for i, tensor in enumerate(self.tensors):
+            tensor.copy_(state[str(i)])
+
+
+def _tensors(model: nn.Module) -> list[Tensor]:
+    return [parameter.data for parameter in model.parameters()]
+
+
+@contextmanager
+def estimate_batch_statistics(model: nn.Module, inputs: Sequence[Tensor]) -> Iterator[None]:
+    """Within a block, the network's batch-normalisation statistics are plain means over some inputs.
+
+    The network is in evaluation mode in the block; what it was before is restored.
+    """
+    norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    buffers = [(norm, name, buffer, buffer.clone()) for norm in norms for name, buffer in norm.named_buffers()]
+    momenta, modes = [norm.momentum for norm in norms], [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        for norm in norms:
+            if norm.running_mean is not None:
+                norm.reset_running_stats()
+                norm.momentum = None
+                norm.train()
+        with torch.no_grad():
+            for batch in inputs if norms else ():
+                model(batch)
+        model.eval()
+        yield
+    finally:
+        for norm, momentum in zip(norms, momenta):
+            norm.momentum = momentum
+        for norm, name, buffer, kept in buffers:
+            buffer.copy_(kept)
+            norm._buffers[name] = buffer
+        for module, training in modes:
+            module.training = training
