@@ -83,6 +83,36 @@ def result(path):
     return (path / "model.safetensors").read_bytes(), (path / "policy.json").read_bytes(), timeless(path)
 
 
+def epoch_record(epoch, **fields):
+    """A line of metrics."""
+    return {
+        "kind": "epoch",
+        "epoch": epoch,
+        "train_loss": 1.5,
+        "test_loss": 1.0,
+        "test_accuracy": 50.0,
+        "learning_rate": 0.1,
+        "seconds": {"train": 1.0, "resumes": 0},
+    } | fields
+
+
+def filter_record(step, **fields):
+    """A line of metrics of the filter step after the epoch of the same number."""
+    return {
+        "kind": "filter",
+        "epoch": step,
+        "step": step,
+        "d0": 3.0,
+        "delta": [1.0, 0.5, None],
+        "standard_error": [0.1, 0.1, None],
+        "skip_reason": None,
+        "effective_sample_size": 3.0,
+        "resampled": False,
+        "ops_per_image": 0.7,
+        "seconds": {"clone": 0.5, "resumes": 0},
+    } | fields
+
+
 def command(*arguments):
     outcome = CliRunner().invoke(app, [str(argument) for argument in arguments])
     if outcome.exception is not None and not isinstance(outcome.exception, SystemExit):

@@ -19,7 +19,16 @@ from particleaugment.training.checkpoint import (
 
 
 def state(number=0):
-    return {"number": number, "weights": torch.arange(40.0), "nested": {"list": [1, 2.5, "x", None]}}
+    return {
+        "number": number,
+        "config": "{}",
+        "position": {"epoch": 1, "phase": "train", "batch": 0, "loss_sum": 0.0, "metrics_bytes": 0},
+        "model": {"weights": torch.arange(40.0)},
+        "optimizer": {"list": [1, 2.5, "x", None]},
+        "search": None,
+        "resumes": 0,
+        "metrics_sha256": "",
+    }
 
 
 def test_checkpoints_are_kept_in_twos(tmp_path):
@@ -31,8 +40,8 @@ def test_checkpoints_are_kept_in_twos(tmp_path):
     assert sorted(file.name for file in tmp_path.iterdir()) == ["checkpoint-00000003.pt", "checkpoint-00000004.pt"]
     latest, problems = load_latest(tmp_path)
     assert (latest["number"], problems) == (4, [])
-    torch.testing.assert_close(latest["weights"], torch.arange(40.0), rtol=0, atol=0)
-    assert latest["nested"] == {"list": [1, 2.5, "x", None]}
+    torch.testing.assert_close(latest["model"]["weights"], torch.arange(40.0), rtol=0, atol=0)
+    assert latest["optimizer"] == {"list": [1, 2.5, "x", None]}
 
 
 def test_what_a_crash_leaves_is_ignored(tmp_path):

@@ -95,7 +95,7 @@ def test_override_errors(assignment, message):
     ("text", "message"),
     [
         ("{", "not valid JSON"),
-        ("[" * 100_000, "not valid JSON"),
+        ("[" * 100_000, "nested more than 32 deep"),
         ("[]", "not a configuration of version 1"),
         ("{}", "not a configuration of version 1"),
         ('{"version": 2, "recipe": "x"}', "not a configuration of version 1"),

@@ -5,7 +5,7 @@ import re
 
 import torch
 from rich.console import Console
-from runs import TINY, command, config_of, finish, result
+from runs import TINY, command, config_of, epoch_record, filter_record, finish, result
 
 import particleaugment as pa
 from particleaugment.report.summary import filter_health, leading_ops, phase_seconds, print_summary
@@ -102,12 +102,12 @@ def test_leading_ops_are_those_of_the_last_policy():
 
 def test_summary_numbers(tmp_path):
     records = [
-        {"kind": "epoch", "epoch": 1, "test_accuracy": 90.0, "seconds": {"train": 1.0, "resumes": 0}},
-        {"kind": "filter", "epoch": 1, "skip_reason": None, "resampled": True, "effective_sample_size": 3.5,
-         "ops_per_image": 1.25, "seconds": {"clone": 0.5, "resumes": 0}},
-        {"kind": "filter", "epoch": 2, "skip_reason": "d0", "resampled": False, "effective_sample_size": 2.5,
-         "ops_per_image": 1.5, "seconds": {"clone": 0.25, "resumes": 1}},
-        {"kind": "epoch", "epoch": 2, "test_accuracy": 80.0, "seconds": {"train": 2.0, "resumes": 1}},
+        epoch_record(1, test_accuracy=90.0, seconds={"train": 1.0, "resumes": 0}),
+        filter_record(1, resampled=True, effective_sample_size=3.5, ops_per_image=1.25,
+                      seconds={"clone": 0.5, "resumes": 0}),
+        epoch_record(2, test_accuracy=80.0, seconds={"train": 2.0, "resumes": 1}),
+        filter_record(2, skip_reason="d0", effective_sample_size=2.5, ops_per_image=1.5,
+                      seconds={"clone": 0.25, "resumes": 1}),
     ]  # fmt: skip
     assert phase_seconds(records) == {"train": 3.0, "clone": 0.75}
     assert filter_health(records) == {

@@ -5,7 +5,7 @@ import os
 import subprocess
 
 import pytest
-from runs import command, config_of
+from runs import command, config_of, epoch_record, filter_record
 
 from particleaugment.training import run as run_module
 from particleaugment.training.config import Config
@@ -48,19 +48,18 @@ def test_a_disk_that_is_full_while_the_folder_is_made(tmp_path, monkeypatch):
 def test_metrics(tmp_path):
     run = RunFolder.create(tmp_path / "run", config_of())
     assert run.read_metrics() == []
-    size = run.append_metrics({"kind": "epoch", "delta": (1.5, math.nan, math.inf), "text": "ä"})
-    assert run.append_metrics({"kind": "filter", "inner": {"nan": math.nan}}) > size
-    assert run.read_metrics() == [
-        {"kind": "epoch", "delta": [1.5, None, None], "text": "ä"},
-        {"kind": "filter", "inner": {"nan": None}},
-    ]
+    size = run.append_metrics(epoch_record(1, text="ä"))
+    numbers = (1.5, math.nan, math.inf)
+    assert run.append_metrics(filter_record(1, delta=numbers, standard_error=numbers, inner={"nan": math.nan})) > size
+    changed = {"delta": [1.5, None, None], "standard_error": [1.5, None, None], "inner": {"nan": None}}
+    assert run.read_metrics() == [epoch_record(1, text="ä"), filter_record(1, **changed)]
     run.truncate_metrics(size)
     assert len(run.read_metrics()) == 1
     with pytest.raises(RunError, match="shorter than when its checkpoint was written"):
         run.truncate_metrics(size + 1)
     with open(run.metrics, "a") as file:
         file.write('{"kind": "ep')
-    with pytest.raises(RunError, match="is damaged"):
+    with pytest.raises(RunError, match=r"metrics.jsonl is damaged: line 2: it does not end: the file is cut short"):
         run.read_metrics()
     run.truncate_metrics(size)
     assert len(run.read_metrics()) == 1
