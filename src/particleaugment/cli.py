@@ -101,6 +101,18 @@ def _compare(*arguments: Any, **options: Any) -> None:
         compare(*arguments, **options)
 
 
+@app.command()
+def verify(run: Annotated[Path, typer.Argument(help="Run folder.")]) -> None:
+    """Check every file of a run folder and say what is sound; exit code 1 if anything is wrong."""
+    with _clear_errors():
+        from particleaugment.verify import verify as verify_run
+
+        verdict = verify_run(run)
+        print("\n".join(verdict.lines(min(shutil.get_terminal_size().columns, 100))))
+        if not verdict.sound:
+            raise typer.Exit(1)
+
+
 @policy_app.command("show")
 def policy_show(file: Annotated[Path, typer.Argument(help="Policy file.")]) -> None:
     """Print a policy file's policy in a few lines."""
