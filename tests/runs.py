@@ -1,5 +1,6 @@
 """Small runs that several folders of tests share: 60 digits, three epochs, a few particles."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -22,14 +23,6 @@ from particleaugment.training.stop import Stop, Stopped
 TINY = ["epochs=3", "batch_size=20", "clone_size=20", "measure_size=10", "num_particles=4", "precision=fp32"]
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
 def few_digits():
     data = load_digits()
@@ -42,10 +35,22 @@ def few_digits():
     )
 
 
+@contextlib.contextmanager
+def on_few(digits):
+    """Runs train on these digits, in one thread: several would wait for each other, and sum in another order."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("particleaugment.training.build.load_data", lambda name, *_, **__: digits)
+        yield patch
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture
-def tiny(monkeypatch, few_digits):
+def tiny(few_digits):
     """Runs on 60 digits instead of 1437."""
-    monkeypatch.setattr("particleaugment.training.build.load_data", lambda name, *_, **__: few_digits)
+    with on_few(few_digits):
+        yield
 
 
 @pytest.fixture

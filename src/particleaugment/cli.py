@@ -1,7 +1,7 @@
 """The command line.
 
 Exit codes: 0 done; 1 the run failed; 2 the request was not valid, and nothing was started; 130 stopped by Ctrl-C and
-143 by SIGTERM, saved and ready to resume.
+143 by SIGTERM, saved and ready to resume (a second signal ends the process at once, with the same codes).
 """
 
 from __future__ import annotations
@@ -250,13 +250,15 @@ def _go(path: Path, checkpoint_seconds: float, quiet: bool, fresh: bool) -> None
 
 @contextmanager
 def _stopped_politely(path: Path, display: Display, stop: Stop) -> Iterator[None]:
-    """End with the signal's exit code; what there is to save was saved, during set-up nothing had to be."""
+    """End with the signal's exit code; what there was to save is saved by now."""
+    from particleaugment.training.checkpoint import find_checkpoints
     from particleaugment.training.stop import Stopped
 
     try:
         yield
     except Stopped:
-        display.say(f"stopped and saved; continue with: particleaugment resume {shlex.quote(str(path))}")
+        what = "stopped and saved" if find_checkpoints(path) else "stopped before the first batch"
+        display.say(f"{what}; continue with: particleaugment resume {shlex.quote(str(path))}")
         raise typer.Exit(stop.exit_code) from None
 
 

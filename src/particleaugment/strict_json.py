@@ -90,8 +90,9 @@ def clipped(message: object) -> str:
     >>> len(clipped("x" * 1000))
     400
     """
-    text = _UNPRINTABLE.sub(" ", str(message))
-    return text if len(text) <= _MESSAGE_LENGTH else f"{text[: _MESSAGE_LENGTH - 4]} ..."
+    text = str(message)
+    text = text if len(text) <= _MESSAGE_LENGTH else f"{text[: _MESSAGE_LENGTH - 4]} ..."
+    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ __all__ = [
     "last_good",
     "load_checkpoint",
     "load_latest",
+    "load_optimizer",
     "save_checkpoint",
     "saving",
     "write_atomically",
@@ -121,6 +122,23 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path} holds something other than tensors and plain values; it is not loaded") from None
     _check_state(path, state)
     return state  # type: ignore[no-any-return]
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Load an optimizer's state; a ValueError if it belongs to another network or has other settings."""
+    before = [_settings(group) for group in optimizer.param_groups]
+    optimizer.load_state_dict(state)
+    if [_settings(group) for group in optimizer.param_groups] != before:
+        raise ValueError("its optimizer has other settings")
+    for parameter, kept in optimizer.state.items():
+        for name, value in kept.items():
+            if isinstance(value, Tensor) and value.shape not in (parameter.shape, torch.Size()):
+                raise ValueError(f"its optimizer's {name} has shape {tuple(value.shape)}, not {tuple(parameter.shape)}")
+
+
+def _settings(group: dict[str, Any]) -> dict[str, Any]:
+    """What a group is set to, but for the learning rate, which every epoch sets anew."""
+    return {name: value for name, value in group.items() if name not in ("params", "lr", "initial_lr")}
 
 
 def load_latest(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:

@@ -23,7 +23,13 @@ from particleaugment.search import ParticleAugment
 from particleaugment.snapshot import Snapshot
 from particleaugment.strict_json import clipped
 from particleaugment.training.build import always_on, build
-from particleaugment.training.checkpoint import last_good, load_latest, save_checkpoint, write_atomically
+from particleaugment.training.checkpoint import (
+    last_good,
+    load_latest,
+    load_optimizer,
+    save_checkpoint,
+    write_atomically,
+)
 from particleaugment.training.config import Config, ConfigError
 from particleaugment.training.display import Display
 from particleaugment.training.graph import GraphTrainee
@@ -236,7 +242,7 @@ class Session:
     def _load(self, state: dict[str, Any]) -> None:
         self.position = Position(**state["position"])
         self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        load_optimizer(self.optimizer, state["optimizer"])
         for group in self.optimizer.param_groups:
             if isinstance(group["lr"], Tensor):
                 group["lr"] = group["lr"].to(next(self.model.parameters()).device)
