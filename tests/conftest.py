@@ -1,5 +1,8 @@
 import pytest
 import torch
+from runs import few_digits, no_report, tiny
+
+__all__ = ["few_digits", "no_report", "tiny"]
 
 
 def pytest_collection_modifyitems(config, items):

@@ -1,7 +1,7 @@
 """The command line.
 
 Exit codes: 0 done; 1 the run failed; 2 the request was not valid, and nothing was started; 130 stopped by Ctrl-C and
-143 by SIGTERM, saved and ready to resume.
+143 by SIGTERM, saved and ready to resume (a second signal ends the process at once, with the same codes).
 """
 
 from __future__ import annotations
@@ -99,6 +99,18 @@ def report(run: Annotated[Path, typer.Argument(help="Run folder.")]) -> None:
 def _compare(*arguments: Any, **options: Any) -> None:
     with _clear_errors():
         compare(*arguments, **options)
+
+
+@app.command()
+def verify(run: Annotated[Path, typer.Argument(help="Run folder.")]) -> None:
+    """Check every file of a run folder and say what is sound; exit code 1 if anything is wrong."""
+    with _clear_errors():
+        from particleaugment.verify import verify as verify_run
+
+        verdict = verify_run(run)
+        print("\n".join(verdict.lines(min(shutil.get_terminal_size().columns, 100))))
+        if not verdict.sound:
+            raise typer.Exit(1)
 
 
 @policy_app.command("show")
@@ -209,10 +221,10 @@ def _go(path: Path, checkpoint_seconds: float, quiet: bool, fresh: bool) -> None
     from particleaugment.training.display import Display
     from particleaugment.training.loop import train as run_session
     from particleaugment.training.run import RunFolder
-    from particleaugment.training.stop import Stop
+    from particleaugment.training.stop import Stop, Stopped
 
     display = Display(quiet)
-    with _clear_errors(), Stop() as stop:
+    with _clear_errors(path), Stop() as stop, _stopped_politely(path, display, stop):
         run = RunFolder.open(path)
         if run.finished:
             display.say(f"{path} is finished: there is nothing to resume.")
@@ -221,6 +233,7 @@ def _go(path: Path, checkpoint_seconds: float, quiet: bool, fresh: bool) -> None
             return
         with run.locked():
             session = _open_session(run, display, stop, checkpoint_seconds, fresh)
+            stop.check()
             if session.restore():
                 display.say(f"resuming {path} in epoch {session.position.epoch} of {run.config.epochs}")
             minutes = session.estimate_seconds() / 60
@@ -228,11 +241,25 @@ def _go(path: Path, checkpoint_seconds: float, quiet: bool, fresh: bool) -> None
                 f"{run.config.recipe}: {run.config.model} on {run.config.data}, {run.config.epochs} epochs, "
                 f"policy {run.config.policy}; {session.chosen}; about {minutes:.1f} minutes"
             )
+            stop.check()
             if not run_session(session):
-                display.say(f"stopped and saved; continue with: particleaugment resume {shlex.quote(str(path))}")
-                raise typer.Exit(stop.exit_code)
+                raise Stopped
             if not quiet:
                 print_summary(run, load(run.policy), display.console)
+
+
+@contextmanager
+def _stopped_politely(path: Path, display: Display, stop: Stop) -> Iterator[None]:
+    """End with the signal's exit code; what there was to save is saved by now."""
+    from particleaugment.training.checkpoint import find_checkpoints
+    from particleaugment.training.stop import Stopped
+
+    try:
+        yield
+    except Stopped:
+        what = "stopped and saved" if find_checkpoints(path) else "stopped before the first batch"
+        display.say(f"{what}; continue with: particleaugment resume {shlex.quote(str(path))}")
+        raise typer.Exit(stop.exit_code) from None
 
 
 def _open_session(run: RunFolder, display: Display, stop: Stop, checkpoint_seconds: float, fresh: bool) -> Session:
@@ -248,20 +275,25 @@ def _open_session(run: RunFolder, display: Display, stop: Stop, checkpoint_secon
 
 
 @contextmanager
-def _clear_errors() -> Iterator[None]:
+def _clear_errors(run: Path | None = None) -> Iterator[None]:
     """Turn what users can mend into one sentence and an exit code; anything else stays a traceback."""
     from particleaugment.data.reader import ReadError
-    from particleaugment.training.checkpoint import CheckpointError
+    from particleaugment.training.checkpoint import CheckpointError, SaveError, last_good
     from particleaugment.training.run import RunError
+    from particleaugment.training.stop import StopNow
 
     try:
         yield
     except (RunError, CheckpointError, ReadError) as error:
         _fail(str(error), 1)
+    except SaveError as error:
+        _fail(f"{error}; {last_good(run)}" if run else str(error), 1)
     except (ValueError, TypeError, ImportError) as error:
         _fail(str(error), 2)
     except OSError as error:
         _fail(f"{error.filename or 'a file'} cannot be used: {error.strerror or error}", 1)
+    except StopNow as stop:
+        _fail("stopped at once; what the last checkpoint holds is kept", stop.exit_code)
     except KeyboardInterrupt:
         _fail("stopped at once; what the last checkpoint holds is kept", 130)
 

@@ -140,6 +140,8 @@ def nearest_name(name: str, valid: Iterable[str]) -> str:
     >>> nearest_name("rotate", OPS)
     '; did you mean Rotate?'
     """
+    if len(str(name)) > 100:  # nothing is close, and looking takes time that grows with the length
+        return ""
     candidates = {candidate.lower(): candidate for candidate in valid}
     close = difflib.get_close_matches(str(name).lower(), candidates, n=1)
     return f"; did you mean {candidates[close[0]]}?" if close else ""

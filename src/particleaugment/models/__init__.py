@@ -41,11 +41,19 @@ def build_model(name: str, num_classes: int, seed: int) -> nn.Module:
     Traceback (most recent call last):
     ValueError: there is no model 'wide-resnet-28-10'; did you mean wrn-28-10?
     """
-    if match := re.fullmatch(r"wrn-(\d+)-(\d+)", name):
+    if match := re.fullmatch(r"wrn-(\d{1,4})-(\d{1,4})", name):
+        _check_size(name, int(match[1]), int(match[2]), widest=64)
         return WideResNet(int(match[1]), int(match[2]), num_classes, seed=seed)
-    if match := re.fullmatch(r"shake-shake-(\d+)-2x(\d+)d", name):
+    if match := re.fullmatch(r"shake-shake-(\d{1,4})-2x(\d{1,4})d", name):
+        _check_size(name, int(match[1]), int(match[2]), widest=1024)
         return ShakeShake(int(match[1]), int(match[2]), num_classes, seed=seed)
-    if match := re.fullmatch(r"resnet-(\d+)", name):
+    if match := re.fullmatch(r"resnet-(\d{1,4})", name):
         return ResNet(int(match[1]), num_classes, seed=seed)
     hint = nearest_name(name, MODELS) or f"; the models are named like {', '.join(MODELS)}"
-    raise ValueError(f"there is no model {name!r}{hint}")
+    raise ValueError(f"there is no model {name[:80]!r}{hint}")
+
+
+def _check_size(name: str, depth: int, width: int, widest: int) -> None:
+    """Refuse what no machine could hold before it is tried."""
+    if depth > 1000 or width > widest:
+        raise ValueError(f"the model {name!r} is too large: its depth may be 1000 at most, its width {widest}")

@@ -17,6 +17,7 @@ from particleaugment import semantics
 from particleaugment.ops import lookup, nearest_name, op_indices
 from particleaugment.program import Program
 from particleaugment.random import Stream, standard_normal, uniforms
+from particleaugment.strict_json import JSONError, clipped, parse_json, read_file
 
 __all__ = ["FORMAT", "VERSION", "Policy", "from_dict", "load", "ops_of"]
 
@@ -105,13 +106,13 @@ def from_dict(data: Any) -> Policy:
     kind = data.get("kind")
     if not isinstance(kind, str) or kind not in _REGISTRY:
         hint = nearest_name(str(kind), _REGISTRY) or f"; the kinds are {', '.join(sorted(_REGISTRY))}"
-        raise ValueError(f"there is no policy of kind {kind!r}{hint}")
+        raise ValueError(clipped(f"there is no policy of kind {kind!r}{hint}"))
     try:
         return _REGISTRY[kind]._from_dict(data)
     except KeyError as error:
         raise ValueError(f"the policy of kind {kind!r} lacks the field {error.args[0]!r}") from None
     except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"the policy of kind {kind!r} is not valid: {error}") from None
+        raise ValueError(clipped(f"the policy of kind {kind!r} is not valid: {error}")) from None
 
 
 def load(path: str | Path) -> Policy:
@@ -126,25 +127,29 @@ def load(path: str | Path) -> Policy:
     """
     path = Path(path)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        content = parse_json(read_file(path))
     except FileNotFoundError:
         raise ValueError(f"there is no policy file {path}") from None
     except OSError as error:
         raise ValueError(f"the policy file {path} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not a JSON file: {error}") from None
+    except JSONError as error:
+        raise ValueError(f"{path} is not a sound policy file: {error}") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError(f"{path} is not a policy file: its field 'format' must be {FORMAT!r}")
     if content.get("version") != VERSION:
-        raise ValueError(f"{path} has version {content.get('version')!r}; this release reads version {VERSION}")
+        version = clipped(repr(content.get("version")))
+        raise ValueError(f"{path} has version {version}; this release reads version {VERSION}")
     try:
         return from_dict(content)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
 
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a number a policy can hold")
+def listed(data: Mapping[str, Any], name: str) -> tuple[Any, ...]:
+    """Return a field that must be a list, as a tuple, or raise a ValueError."""
+    if not isinstance(data[name], (list, tuple)):
+        raise ValueError(f"{name} must be a list, got {data[name]!r}")
+    return tuple(data[name])
 
 
 def checked_fraction(name: str, value: Any) -> float:
@@ -177,7 +182,7 @@ def checked_count(name: str, value: Any, most: int) -> int:
 
 def checked_ops(names: Any) -> tuple[str, ...]:
     """Return op names as a tuple, or raise a ValueError."""
-    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"ops must be a list of op names, got {names!r}")
     checked = tuple(str(name) for name in names)
     op_indices(checked)
@@ -188,7 +193,7 @@ def checked_ops(names: Any) -> tuple[str, ...]:
 
 def checked_choice(name: str, value: Any, valid: tuple[str, ...]) -> str:
     """Return one of some strings, or raise a ValueError."""
-    if value not in valid:
+    if not isinstance(value, str) or value not in valid:
         raise ValueError(f"{name} must be one of {', '.join(valid)}, got {value!r}")
     return str(value)
 

@@ -20,6 +20,7 @@ from particleaugment.policies.base import (
     checked_size,
     get_semantics,
     interval_edges,
+    listed,
     places,
 )
 from particleaugment.policies.rand import _indices
@@ -178,7 +179,7 @@ class ParticlePolicy(Policy):
     @classmethod
     def _from_dict(cls, data: Mapping[str, Any]) -> Self:
         fields = ("particles", "weights", "m", "semantics", "order", "resample")
-        return cls(**{name: data[name] for name in fields}, ops=tuple(data["ops"]))
+        return cls(**{name: data[name] for name in fields}, ops=listed(data, "ops"))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ParticlePolicy):

@@ -24,6 +24,7 @@ from particleaugment.policies.base import (
     checked_size,
     checked_spread,
     get_semantics,
+    listed,
     places,
 )
 from particleaugment.program import Program
@@ -170,16 +171,16 @@ class RandAugment(Policy):
 
     @classmethod
     def _from_dict(cls, data: Mapping[str, Any]) -> Self:
-        weights = data["op_weights"]
+        weights = None if data["op_weights"] is None else listed(data, "op_weights")
         return cls(
             n=data["n"],
             m=data["m"],
             p=data["p"],
             semantics=data["semantics"],
-            ops=tuple(data["ops"]),
+            ops=listed(data, "ops"),
             m_std=math.inf if data["m_std"] == "inf" else data["m_std"],
             m_max=data["m_max"],
-            op_weights=None if weights is None else tuple(weights),
+            op_weights=weights,
             resample=data["resample"],
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 from torch import Tensor
 
 from particleaugment.ops import OPS
-from particleaugment.policies.base import Policy, checked_count
+from particleaugment.policies.base import Policy, checked_count, listed
 from particleaugment.policies.particles import ParticlePolicy
 from particleaugment.program import Program
 
@@ -78,12 +78,15 @@ class Schedule(Policy):
             raise ValueError("the steps of a schedule must be in rising order of from_epoch")
         if self.epochs < 1 or (self.replay_epochs is not None and self.replay_epochs < 1):
             raise ValueError("a schedule lasts at least one epoch")
-        policies = tuple(
-            ParticlePolicy(step.particles, step.weights, self.m, self.semantics, self.order, self.ops)
-            for step in self.steps
-        )
+        policies = tuple(self._policy(number, step) for number, step in enumerate(self.steps))
         object.__setattr__(self, "_policies", policies)
         object.__setattr__(self, "ops", policies[0].ops)
+
+    def _policy(self, number: int, step: ScheduleStep) -> ParticlePolicy:
+        try:
+            return ParticlePolicy(step.particles, step.weights, self.m, self.semantics, self.order, self.ops)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"steps[{number}]: {error}") from None
 
     def at(self, epoch: int) -> ParticlePolicy:
         """Return the policy of an epoch, counted from 1."""
@@ -125,16 +128,14 @@ class Schedule(Policy):
 
     @classmethod
     def _from_dict(cls, data: Mapping[str, Any]) -> Self:
-        if not isinstance(data["steps"], Sequence):
-            raise ValueError("its field 'steps' must be a list")
         steps = []
-        for number, step in enumerate(data["steps"]):
+        for number, step in enumerate(listed(data, "steps")):
             try:
                 steps.append(ScheduleStep(step["from_epoch"], step["particles"], step["weights"]))
             except (KeyError, TypeError):
                 raise ValueError(f"step {number} must hold from_epoch, particles and weights") from None
         fields = {name: data[name] for name in ("epochs", "m", "semantics", "order")}
-        return cls(tuple(steps), **fields, replay_epochs=data.get("replay_epochs"), ops=tuple(data["ops"]))
+        return cls(tuple(steps), **fields, replay_epochs=data.get("replay_epochs"), ops=listed(data, "ops"))
 
     @classmethod
     def load(cls, path: str | Path, epochs: int | None = None) -> Self:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from particleaugment.policies import AutoAugment, ParticlePolicy, Policy, Schedule, SubPolicies
-from particleaugment.training.run import RunFolder
+from particleaugment.training.run import RunError, RunFolder
 
 __all__ = ["filter_health", "leading_ops", "phase_seconds", "print_summary"]
 
@@ -52,6 +52,8 @@ def print_summary(run: RunFolder, policy: Policy, console: Console) -> None:
     """Print accuracy, the policy's leading ops, the filter's health, time per phase and where the files are."""
     records = run.read_metrics()
     epochs = [record for record in records if record["kind"] == "epoch"]
+    if not epochs:
+        raise RunError(f"{run.metrics} holds no epoch; 'particleaugment verify {run.path}' says what is sound")
     last, best = epochs[-1], max(epochs, key=lambda record: record["test_accuracy"])
     table = Table(title=f"{run.config.recipe}, seed {run.config.seed}", show_header=False, title_justify="left")
     table.add_row("test accuracy, last epoch", f"{last['test_accuracy']:.2f} %")

@@ -2,51 +2,98 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
+import math
 import os
 import re
+import stat
+import zipfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 __all__ = [
     "CheckpointError",
+    "SaveError",
     "find_checkpoints",
+    "last_good",
     "load_checkpoint",
     "load_latest",
+    "load_optimizer",
     "save_checkpoint",
+    "saving",
     "write_atomically",
 ]
 
 _MAGIC = b"particleaugment checkpoint 1\n"
+_DIGEST = 32
 _NAME = re.compile(r"checkpoint-(\d{8})\.pt")
 KEPT = 2
+
+_FIELDS: Mapping[str, type | tuple[type, ...]] = {
+    "config": str,
+    "position": dict,
+    "model": dict,
+    "optimizer": dict,
+    "search": (dict, type(None)),
+    "resumes": int,
+    "metrics_sha256": str,
+}
+_PHASES = ("train", "evaluate", "filter")
 
 
 class CheckpointError(RuntimeError):
     """A checkpoint cannot be read."""
 
 
+class SaveError(RuntimeError):
+    """A file of a run cannot be written."""
+
+
+@contextlib.contextmanager
+def saving(path: Path) -> Iterator[None]:
+    """Turn a failure to write a file into a SaveError that names it."""
+    try:
+        yield
+    except OSError as error:
+        raise SaveError(f"{path} cannot be written: {error.strerror or error}") from None
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that a crash at any moment leaves either the old one or the new one, whole."""
     temporary = path.with_name(f".{path.name}.tmp")
-    with open(temporary, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    with saving(path):
+        try:
+            with open(temporary, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
 
 
 def find_checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoints of a run, oldest first."""
     return sorted(path for path in folder.glob("checkpoint-*.pt") if _NAME.fullmatch(path.name))
+
+
+def last_good(folder: Path) -> str:
+    """Return where a run can go on from, as the end of a sentence."""
+    kept = find_checkpoints(folder)
+    return f"the last good checkpoint is {kept[-1]}" if kept else "there is no checkpoint yet"
 
 
 def save_checkpoint(folder: Path, state: dict[str, Any]) -> Path:
@@ -59,30 +106,39 @@ def save_checkpoint(folder: Path, state: dict[str, Any]) -> Path:
     payload = buffer.getvalue()
     path = folder / f"checkpoint-{number:08d}.pt"
     write_atomically(path, _MAGIC + hashlib.sha256(payload).digest() + payload)
-    for old in existing[: 1 - KEPT]:
-        old.unlink(missing_ok=True)
+    with saving(path):
+        for old in existing[: 1 - KEPT]:
+            old.unlink(missing_ok=True)
     return path
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """Read a checkpoint; nothing in it can execute code."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
-    if not content.startswith(_MAGIC):
-        raise CheckpointError(f"{path} is not a checkpoint of this version")
-    digest, payload = content[len(_MAGIC) : len(_MAGIC) + 32], content[len(_MAGIC) + 32 :]
-    if hashlib.sha256(payload).digest() != digest:
-        raise CheckpointError(f"{path} is damaged or cut short: its checksum does not match")
+    payload = _checked_payload(path)
+    _check_archive(path, payload)
     try:
         state = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
-    except Exception as error:
-        first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise CheckpointError(f"{path} holds something other than tensors and plain values: {first_line}") from None
-    if not isinstance(state, dict):
-        raise CheckpointError(f"{path} does not hold a run's state")
-    return state
+    except Exception:  # whatever torch says here, it advises to load the file without the check
+        raise CheckpointError(f"{path} holds something other than tensors and plain values; it is not loaded") from None
+    _check_state(path, state)
+    return state  # type: ignore[no-any-return]
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Load an optimizer's state; a ValueError if it belongs to another network or has other settings."""
+    before = [_settings(group) for group in optimizer.param_groups]
+    optimizer.load_state_dict(state)
+    if [_settings(group) for group in optimizer.param_groups] != before:
+        raise ValueError("its optimizer has other settings")
+    for parameter, kept in optimizer.state.items():
+        for name, value in kept.items():
+            if isinstance(value, Tensor) and value.shape not in (parameter.shape, torch.Size()):
+                raise ValueError(f"its optimizer's {name} has shape {tuple(value.shape)}, not {tuple(parameter.shape)}")
+
+
+def _settings(group: dict[str, Any]) -> dict[str, Any]:
+    """What a group is set to, but for the learning rate, which every epoch sets anew."""
+    return {name: value for name, value in group.items() if name not in ("params", "lr", "initial_lr")}
 
 
 def load_latest(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
@@ -100,3 +156,54 @@ def load_latest(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
     if problems:
         raise CheckpointError("no checkpoint can be read: " + "; ".join(problems))
     return None, []
+
+
+def _checked_payload(path: Path) -> bytes:
+    """Return what follows a checkpoint's checksum; memory is spent on it only if that is right."""
+    try:
+        status = path.stat()
+        if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+            raise CheckpointError(f"{path} is a pipe or device, not a file")
+        with open(path, "rb") as file:
+            if file.read(len(_MAGIC)) != _MAGIC:
+                raise CheckpointError(f"{path} is not a checkpoint of this version")
+            digest = file.read(_DIGEST)
+            if hashlib.file_digest(file, "sha256").digest() != digest:
+                raise CheckpointError(f"{path} is damaged or cut short: its checksum does not match")
+            file.seek(len(_MAGIC) + _DIGEST)
+            return file.read()
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _check_archive(path: Path, payload: bytes) -> None:
+    """Refuse what ``torch.save`` does not write: anything but a zip archive of members as large as they unpack to."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(payload)) as archive:
+            members = archive.infolist()
+    except (zipfile.BadZipFile, ValueError, OverflowError, NotImplementedError):
+        raise CheckpointError(f"{path} holds something other than tensors and plain values; it is not loaded") from None
+    packed = any(member.compress_type != zipfile.ZIP_STORED for member in members)
+    if packed or sum(member.file_size for member in members) > len(payload):
+        raise CheckpointError(f"{path} is not safe to unpack: its members are larger than the file")
+
+
+def _check_state(path: Path, state: Any) -> None:
+    if not isinstance(state, dict):
+        raise CheckpointError(f"{path} does not hold a run's state")
+    for name, kind in _FIELDS.items():
+        if not isinstance(state.get(name), kind) or (name not in state):
+            raise CheckpointError(f"{path} does not hold a run's state: its field {name} is missing or of a wrong type")
+    for name, value in state["model"].items():
+        if not isinstance(name, str) or not isinstance(value, Tensor):
+            raise CheckpointError(f"{path} does not hold a run's state: its field model must hold tensors by name")
+    position = state["position"]
+    for name, least in (("epoch", 1), ("batch", 0), ("metrics_bytes", 0)):
+        value = position.get(name)
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 1 << 63:
+            raise CheckpointError(f"{path} does not hold a run's state: position.{name} must be a whole number")
+    loss_sum = position.get("loss_sum")
+    if not isinstance(loss_sum, float) or not math.isfinite(loss_sum):
+        raise CheckpointError(f"{path} does not hold a run's state: position.loss_sum must be a finite number")
+    if position.get("phase") not in _PHASES:
+        raise CheckpointError(f"{path} does not hold a run's state: position.phase must be one of {', '.join(_PHASES)}")

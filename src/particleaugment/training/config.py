@@ -13,14 +13,25 @@ from typing import Any
 from particleaugment.ops import OPS, named_set, nearest_name
 from particleaugment.policies import Policy, Schedule, load, parse
 from particleaugment.search import FilterSettings
+from particleaugment.strict_json import JSONError, clipped, parse_json, unprintable
 
 __all__ = ["Config", "ConfigError", "override", "settings_of"]
 
 VERSION = 1
+SIZE_LIMIT = 1 << 20
 PRECISIONS = ("auto", "bf16", "tf32", "fp32")
 DEVICES = ("auto", "cpu", "cuda")
 STREAMS = ("auto", "true", "false")
 NORMALIZATIONS = ("data", "imagenet")
+
+
+# The most that a run could want; beyond it memory, or the generator's 32-bit epochs, would not hold out.
+_MOST = {
+    "seed": (1 << 63) - 1, "image_size": 4096, "epochs": 10**6, "batch_size": 10**6,
+    "num_particles": 10**5, "clone_epochs": 1000, "every": 10**6, "warmup": 10**6,
+}  # fmt: skip
+_LONGEST_TEXT = 4096
+_MOST_OPS = 64
 
 
 class ConfigError(ValueError):
@@ -99,6 +110,7 @@ class Config:
     ops: tuple[str, ...] = OPS
 
     def __post_init__(self) -> None:
+        self._check_bounds()
         for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
@@ -141,6 +153,16 @@ class Config:
         if self.crop_scale and self.stream == "false":
             raise ConfigError("crop_scale cuts its parts from the files; leave stream=auto, or set crop_scale=0")
 
+    def _check_bounds(self) -> None:
+        for name, most in _MOST.items():
+            if getattr(self, name) > most:
+                raise ConfigError(f"{name} must be at most {most}, got {getattr(self, name)}")
+        for name, value in settings_of(self).items():
+            if isinstance(value, str) and (len(value) > _LONGEST_TEXT or unprintable(value)):
+                raise ConfigError(f"{name} must be at most {_LONGEST_TEXT} printable characters, got {value[:40]!a}")
+        if len(self.ops) > _MOST_OPS:
+            raise ConfigError(f"ops must name at most {_MOST_OPS} ops, got {len(self.ops)}")
+
     @property
     def searches(self) -> bool:
         """Whether the run learns its policy."""
@@ -172,23 +194,23 @@ class Config:
         return json.dumps({"version": VERSION} | asdict(self), indent=1) + "\n"
 
     @classmethod
-    def from_json(cls, text: str) -> Config:
+    def from_json(cls, text: str | bytes) -> Config:
         """Rebuild a configuration from :meth:`to_json`, or raise a ConfigError that names the field."""
         try:
-            data = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise ConfigError(f"not valid JSON: {error}") from None
+            data = parse_json(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text)
+        except JSONError as error:
+            raise ConfigError(str(error)) from None
         if not isinstance(data, dict) or data.pop("version", None) != VERSION:
             raise ConfigError(f"not a configuration of version {VERSION}")
         kinds = typing.get_type_hints(cls)
         for name, value in data.items():
             if name not in kinds:
-                raise ConfigError(f"there is no setting {name!r}")
+                raise ConfigError(clipped(f"there is no setting {name!r}"))
             data[name] = _checked_type(name, value, kinds[name])
         try:
             return cls(**data)
-        except TypeError as error:
-            raise ConfigError(str(error)) from None
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ConfigError(clipped(error)) from None
 
 
 def override(config: Config, assignments: list[str]) -> Config:
@@ -258,7 +280,7 @@ def _checked_type(name: str, value: Any, kind: Any) -> Any:
                 return tuple(value)
         elif _is_a(value, option):
             return value
-    raise ConfigError(f"{name} takes {_describe(kind)}, got {value!r}")
+    raise ConfigError(clipped(f"{name} takes {_describe(kind)}, got {value!r}"))
 
 
 def _is_a(value: Any, kind: type) -> bool:

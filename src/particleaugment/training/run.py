@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import math
 import os
@@ -12,7 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from particleaugment.training.config import Config, ConfigError
+from particleaugment.strict_json import JSONError, clipped, read_file
+from particleaugment.training.checkpoint import saving
+from particleaugment.training.config import SIZE_LIMIT, Config, ConfigError
+from particleaugment.training.records import RecordError, read_records
 
 __all__ = ["RunError", "RunFolder", "locked_folder"]
 
@@ -93,8 +97,8 @@ class RunFolder:
         if not path.is_dir() or not file.exists():
             raise RunError(f"{path} is not a run folder: it has no config.json")
         try:
-            return cls(path, Config.from_json(file.read_text(encoding="utf-8")))
-        except (ConfigError, UnicodeDecodeError) as error:
+            return cls(path, Config.from_json(read_file(file, SIZE_LIMIT)))
+        except (ConfigError, JSONError) as error:
             raise RunError(f"{file}: {error}") from None
         except OSError as error:
             raise RunError(f"{file} cannot be read: {error.strerror}") from None
@@ -105,39 +109,53 @@ class RunFolder:
         with locked_folder(self.path):
             yield
 
-    def truncate_metrics(self, size: int) -> None:
+    def owner(self) -> str | None:
+        """Return who holds the folder now, as ``process 7 on host``, or None."""
+        try:
+            with open(self.path / ".lock", encoding="utf-8", errors="replace") as file:
+                return _owner(file) if not _lock(file, self.path) else None
+        except OSError:
+            return None
+
+    def metrics_digest(self, size: int) -> str:
+        """Return the SHA-256 of the first bytes of the metrics."""
+        if not size:
+            return hashlib.sha256().hexdigest()
+        with open(self.metrics, "rb") as file:
+            return hashlib.sha256(file.read(size)).hexdigest()
+
+    def truncate_metrics(self, size: int, digest: str | None = None) -> None:
         """Cut the metrics back to what a checkpoint knew of; what follows is computed again, identically."""
         actual = self.metrics.stat().st_size if self.metrics.exists() else 0
         if actual < size:
             raise RunError(f"{self.metrics} is shorter than when its checkpoint was written; restore the file")
+        if digest is not None and self.metrics_digest(size) != digest:
+            raise RunError(f"{self.metrics} has changed since its checkpoint was written; restore the file")
         if actual > size:
             os.truncate(self.metrics, size)
 
     def append_metrics(self, record: dict[str, Any]) -> int:
         """Add a line to the metrics and return the file's size; numbers that JSON lacks become null."""
         line = json.dumps(_plain(record), allow_nan=False) + "\n"
-        with open(self.metrics, "ab") as file:
+        with saving(self.metrics), open(self.metrics, "ab") as file:
             file.write(line.encode())
             file.flush()
             os.fsync(file.fileno())
             return file.tell()
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """Return the metrics so far."""
-        if not self.metrics.exists():
-            return []
-        lines = self.metrics.read_text(encoding="utf-8").splitlines()
+        """Return the metrics so far, every field and their order checked."""
         try:
-            return [json.loads(line) for line in lines]
-        except ValueError as error:
-            raise RunError(f"{self.metrics} is damaged: {error}") from None
+            return read_records(self.metrics)
+        except RecordError as error:
+            raise RunError(str(error)) from None
 
 
 @contextlib.contextmanager
 def locked_folder(path: Path) -> Iterator[None]:
     """Hold a folder for this process; the system drops the lock when the process ends, however it ends."""
     try:
-        file = open(path / ".lock", "a+", encoding="utf-8")  # noqa: SIM115
+        file = open(path / ".lock", "a+", encoding="utf-8", errors="replace")  # noqa: SIM115
     except OSError as error:
         raise RunError(f"{path} cannot be written: {error.strerror}") from None
     with file:
@@ -156,17 +174,31 @@ def _plain(value: Any) -> Any:
 
 
 def _take_lock(file: IO[str], path: Path) -> None:
+    """Lock a folder's file and write our name into it; what a dead owner left in it says nothing."""
+    if not _lock(file, path):
+        raise RunError(f"{path} is in use by {_owner(file)}; wait for it or stop it")
+    with saving(path / ".lock"):
+        file.seek(0)
+        file.truncate()
+        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        file.flush()
+
+
+def _lock(file: IO[str], path: Path) -> bool:
+    """Take the system's lock on a file; False if another process holds it."""
     try:
         import fcntl
     except ImportError:  # no such lock on this system
-        return
+        return True
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.seek(0)
-        owner = file.read().strip() or "another process"
-        raise RunError(f"{path} is in use by {owner}; wait for it or stop it") from None
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        raise RunError(f"{path} cannot be locked ({error.strerror}); use a file system that has locks") from None
+    return True
+
+
+def _owner(file: IO[str]) -> str:
     file.seek(0)
-    file.truncate()
-    file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-    file.flush()
+    return clipped(file.read(200).strip()) or "another process"

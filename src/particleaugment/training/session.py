@@ -21,8 +21,15 @@ from particleaugment.probe import NonFiniteLoss
 from particleaugment.report.tensorboard import EventWriter
 from particleaugment.search import ParticleAugment
 from particleaugment.snapshot import Snapshot
+from particleaugment.strict_json import clipped
 from particleaugment.training.build import always_on, build
-from particleaugment.training.checkpoint import find_checkpoints, load_latest, save_checkpoint, write_atomically
+from particleaugment.training.checkpoint import (
+    last_good,
+    load_latest,
+    load_optimizer,
+    save_checkpoint,
+    write_atomically,
+)
 from particleaugment.training.config import Config, ConfigError
 from particleaugment.training.display import Display
 from particleaugment.training.graph import GraphTrainee
@@ -137,6 +144,8 @@ class Session:
         with self._timed("evaluate"):
             self.model.eval()
             test_loss, accuracy = self._evaluate(None, self._progress)
+            if not math.isfinite(test_loss):
+                raise RunError(self._divergence(f"the test loss is {test_loss}"))
             self.stop.check()
         epoch = self.position.epoch
         record = {
@@ -193,14 +202,18 @@ class Session:
     # Saving and restoring.
 
     def save(self) -> None:
-        """Write a checkpoint."""
+        """Write a checkpoint, unless the network has diverged."""
+        weights = self.model.state_dict()
+        if not all(bool(tensor.isfinite().all()) for tensor in weights.values()):
+            raise RunError(self._divergence("the network holds numbers that are not finite"))
         state = {
             "config": self.config.to_json(),
             "position": asdict(self.position),
-            "model": self.model.state_dict(),
+            "model": weights,
             "optimizer": self.optimizer.state_dict(),
             "search": None if self.search is None else self.search.state_dict(),
             "resumes": self.resumes,
+            "metrics_sha256": self.run.metrics_digest(self.position.metrics_bytes),
         }
         save_checkpoint(self.run.path, state)
         self._last_checkpoint = time.monotonic()
@@ -219,17 +232,23 @@ class Session:
                 f"the checkpoint in {self.run.path} belongs to another configuration than its config.json; "
                 "restore the config.json that the run was started with"
             )
+        try:
+            self._load(state)
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            raise RunError(f"the checkpoint in {self.run.path} does not fit the run: {clipped(error)}") from None
+        self.run.truncate_metrics(self.position.metrics_bytes, state["metrics_sha256"])
+        return True
+
+    def _load(self, state: dict[str, Any]) -> None:
         self.position = Position(**state["position"])
-        self.run.truncate_metrics(self.position.metrics_bytes)
         self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        load_optimizer(self.optimizer, state["optimizer"])
         for group in self.optimizer.param_groups:
             if isinstance(group["lr"], Tensor):
                 group["lr"] = group["lr"].to(next(self.model.parameters()).device)
         if self.search is not None:
             self.search.load_state_dict(state["search"])
         self.resumes = state["resumes"] + 1
-        return True
 
     def close(self) -> None:
         """End the processes that decode images, if there are any."""
@@ -326,11 +345,9 @@ class Session:
             return ""
         return f"{self.search.policy.ops_per_image:.2f} ops/image  {self.search.skipped_steps} steps skipped"
 
-    def _divergence(self, error: NonFiniteLoss) -> str:
-        kept = find_checkpoints(self.run.path)
-        advice = f"the last good checkpoint is {kept[-1]}" if kept else "there is no checkpoint yet"
+    def _divergence(self, what: object) -> str:
         where = f"epoch {self.position.epoch}, batch {self.trainee.batches_done + 1}"
-        return f"{error} in {where}: this is not saved, and {advice}; try a lower learning_rate"
+        return f"{what} in {where}: this is not saved, and {last_good(self.run.path)}; try a lower learning_rate"
 
 
 class _Timer(AbstractContextManager[None]):

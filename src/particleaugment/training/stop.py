@@ -6,11 +6,23 @@ import signal
 from types import FrameType, TracebackType
 from typing import Self
 
-__all__ = ["Stop", "Stopped"]
+__all__ = ["Stop", "StopNow", "Stopped"]
 
 
 class Stopped(Exception):
     """The run was asked to stop and has to save."""
+
+
+class StopNow(KeyboardInterrupt):
+    """A second signal came: the process ends at once.
+
+    Attributes:
+        exit_code: 130 after Ctrl-C, 143 after SIGTERM.
+    """
+
+    def __init__(self, number: int):
+        super().__init__()
+        self.exit_code = 128 + number
 
 
 class Stop:
@@ -40,7 +52,7 @@ class Stop:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.signal_number:
-            raise KeyboardInterrupt
+            raise StopNow(number)
         self.signal_number = number
 
     def check(self) -> None:

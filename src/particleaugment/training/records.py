@@ -1,0 +1,138 @@
+"""The records of ``metrics.jsonl``: what each must hold, and in which order they come."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from particleaugment.strict_json import JSONError, clipped, parse_json, read_file
+
+__all__ = ["RecordError", "check_record", "parse_records", "read_records"]
+
+
+class RecordError(ValueError):
+    """A line of metrics is damaged or not in its place."""
+
+
+class _Rule(NamedTuple):
+    wanted: str
+    fits: Callable[[Any], bool]
+
+
+def _is_number(value: Any, low: float = -math.inf, high: float = math.inf) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 10**7
+
+
+def _is_per_particle(value: Any) -> bool:
+    return isinstance(value, list) and len(value) > 0 and all(item is None or _is_number(item) for item in value)
+
+
+_COUNT = _Rule("a whole number from 1 to 10,000,000", _is_count)
+_NUMBER = _Rule("a number", _is_number)
+_PERCENT = _Rule("a number from 0 to 100", lambda value: _is_number(value, 0, 100))
+_NOT_NEGATIVE = _Rule("a number, not negative", lambda value: _is_number(value, 0))
+_NUMBER_OR_NULL = _Rule("a number or null", lambda value: value is None or _is_number(value))
+_PER_PARTICLE = _Rule("a list of numbers and nulls, one per particle", _is_per_particle)
+_TEXT_OR_NULL = _Rule("text or null", lambda value: value is None or isinstance(value, str))
+_TRUTH = _Rule("true or false", lambda value: isinstance(value, bool))
+_SECONDS = _Rule(
+    "an object of numbers, none negative",
+    lambda value: isinstance(value, dict) and all(_is_number(item, 0) for item in value.values()),
+)
+
+_FIELDS: Mapping[str, Mapping[str, _Rule]] = {
+    "epoch": {
+        "epoch": _COUNT,
+        "train_loss": _NUMBER,
+        "test_loss": _NUMBER,
+        "test_accuracy": _PERCENT,
+        "learning_rate": _NOT_NEGATIVE,
+        "seconds": _SECONDS,
+    },
+    "filter": {
+        "epoch": _COUNT,
+        "step": _COUNT,
+        "d0": _NUMBER_OR_NULL,
+        "delta": _PER_PARTICLE,
+        "standard_error": _PER_PARTICLE,
+        "skip_reason": _TEXT_OR_NULL,
+        "effective_sample_size": _NOT_NEGATIVE,
+        "resampled": _TRUTH,
+        "ops_per_image": _NOT_NEGATIVE,
+        "seconds": _SECONDS,
+    },
+}
+_OPTIONAL = {"ops_per_image": _NOT_NEGATIVE}
+
+
+def check_record(record: Any) -> None:
+    """Raise a RecordError that names the field if a record is not as it should be; further fields are let be.
+
+    >>> check_record({"kind": "epoch", "epoch": 0})
+    Traceback (most recent call last):
+    particleaugment.training.records.RecordError: epoch must be a whole number from 1 to 10,000,000, got 0
+    """
+    if not isinstance(record, dict):
+        raise RecordError("it is not an object")
+    kind = record.get("kind")
+    if not isinstance(kind, str) or kind not in _FIELDS:
+        raise RecordError(clipped(f"kind must be one of {', '.join(_FIELDS)}, got {kind!r}"))
+    required = _FIELDS[kind]
+    for name, rule in (_OPTIONAL | dict(required)).items():
+        if name not in record:
+            if name in required:
+                raise RecordError(f"it lacks the field {name}")
+        elif not rule.fits(record[name]):
+            raise RecordError(clipped(f"{name} must be {rule.wanted}, got {record[name]!r}"))
+    if kind == "filter" and len(record["delta"]) != len(record["standard_error"]):
+        raise RecordError("delta and standard_error must be of the same length")
+
+
+def parse_records(content: bytes) -> list[dict[str, Any]]:
+    """Return the records of whole lines, or raise a RecordError that names line and field.
+
+    Epochs count up from 1; a filter step follows its epoch, and steps count up from 1 as well.
+    """
+    records: list[dict[str, Any]] = []
+    epoch, step, filtered = 0, 0, True
+    lines = content.split(b"\n")
+    for number, line in enumerate(lines[:-1] if lines[-1] == b"" else lines, start=1):
+        try:
+            if number == len(lines):
+                raise RecordError("it does not end: the file is cut short")
+            record = parse_json(line)
+            check_record(record)
+            if record["kind"] == "epoch":
+                epoch, filtered = epoch + 1, False
+                if record["epoch"] != epoch:
+                    raise RecordError(f"epoch {epoch} should come here, got epoch {record['epoch']}")
+            else:
+                step += 1
+                if filtered or (record["epoch"], record["step"]) != (epoch, step):
+                    raise RecordError(
+                        f"filter step {record['step']} of epoch {record['epoch']} does not belong after "
+                        f"epoch {epoch} and step {step - 1}"
+                    )
+                filtered = True
+        except (JSONError, RecordError) as error:
+            raise RecordError(f"line {number}: {error}") from None
+        records.append(record)
+    return records
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """Return the records of a file; none if there is no file."""
+    try:
+        return parse_records(read_file(path))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise RecordError(f"{path} cannot be read: {error.strerror}") from None
+    except (JSONError, RecordError) as error:
+        raise RecordError(f"{path} is damaged: {error}") from None

@@ -1,0 +1,118 @@
+"""Ctrl-C and SIGTERM, really sent, in every part of a run: the first one saves, the second one ends it at once."""
+
+import os
+import signal
+
+import pytest
+from runs import TINY, command, finish, on_few, result
+
+from particleaugment.probe import EagerTrainee
+from particleaugment.report import page
+from particleaugment.training import checkpoint, session
+from particleaugment.training.checkpoint import find_checkpoints, load_latest
+from particleaugment.training.session import Session
+from particleaugment.training.stop import Stop, StopNow
+
+SETTINGS = [part for setting in TINY for part in ("--set", setting)]
+SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory, few_digits):
+    path = tmp_path_factory.mktemp("runs") / "whole"
+    with on_few(few_digits) as patch:
+        patch.setattr("particleaugment.report.page.write_report", lambda run: run.path / "report.html")
+        finish(path)
+    return result(path)
+
+
+def signalling(work, *numbers, at=1):
+    """Return a function that does the work, and sends this process signals at the n-th call, just before it."""
+    calls = []
+
+    def wrapped(*arguments, **keywords):
+        calls.append(None)
+        if len(calls) == at:
+            for number in numbers:
+                os.kill(os.getpid(), number)
+        return work(*arguments, **keywords)
+
+    return wrapped
+
+
+def train(path, *arguments):
+    return command("train", *SETTINGS, "--out", path, "--checkpoint-seconds", 0, *arguments)
+
+
+def goes_on(path, undisturbed):
+    outcome = command("resume", path, "-q")
+    assert (outcome.exit_code, outcome.output) == (0, "")
+    assert result(path) == undisturbed
+
+
+# What is called, the number of the call that the signal comes before, and the epoch of the checkpoint before that.
+PLACES = {
+    "set-up": (session, "build", 1, None),
+    "the estimate": (Session, "estimate_seconds", 1, None),
+    "training": (EagerTrainee, "train", 9, 3),
+    "the clone": (EagerTrainee, "train", 8, 2),
+    "evaluation": (EagerTrainee, "evaluate", 6, 2),
+    "the filter's measurement": (EagerTrainee, "measure", 2, None),
+    "a checkpoint": (session, "save_checkpoint", 2, 2),
+}
+LATE = {
+    "the file of a checkpoint": (checkpoint.os, "replace", 2, 2),
+    "the report": (page, "write_report", 1, 4),
+}
+
+
+def in_turn(places):
+    """Every place with one of the signals, in turn."""
+    return [(place, (signal.SIGINT, signal.SIGTERM)[turn % 2]) for turn, place in enumerate(places)]
+
+
+@pytest.mark.parametrize(("place", "number"), in_turn(PLACES))
+def test_the_first_signal_saves(place, number, tiny, no_report, undisturbed, tmp_path, monkeypatch):
+    path, (owner, name, at, _) = tmp_path / "run", PLACES[place]
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, signalling(getattr(owner, name), number, at=at))
+        outcome = train(path)
+    assert outcome.exit_code == 128 + number
+    assert outcome.stderr == ""
+    early = place in ("set-up", "the estimate")
+    what = "stopped before the first batch" if early else "stopped and saved"
+    assert outcome.stdout.splitlines()[-1] == f"{what}; continue with: particleaugment resume {path}"
+    assert bool(find_checkpoints(path)) != early
+    goes_on(path, undisturbed)
+
+
+@SIGNALS
+def test_a_signal_during_the_report_comes_too_late(number, tiny, no_report, undisturbed, tmp_path, monkeypatch):
+    path = tmp_path / "run"
+    monkeypatch.setattr(page, "write_report", signalling(page.write_report, number))
+    outcome = train(path, "-q")
+    assert (outcome.exit_code, outcome.output) == (0, ""), "all is computed and saved: the run ends"
+    assert result(path) == undisturbed
+
+
+@pytest.mark.parametrize(("place", "number"), in_turn([*reversed(PLACES), *LATE]))
+def test_the_second_signal_ends_at_once(place, number, tiny, no_report, undisturbed, tmp_path, monkeypatch):
+    path, (owner, name, at, epoch) = tmp_path / "run", (PLACES | LATE)[place]
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, signalling(getattr(owner, name), number, number, at=at))
+        outcome = train(path)
+    assert outcome.exit_code == 128 + number
+    assert outcome.stderr == "particleaugment: stopped at once; what the last checkpoint holds is kept\n"
+    state, problems = load_latest(path)
+    assert problems == []
+    assert (state["position"]["epoch"] if state else None) == epoch, "nothing older than the last checkpoint is lost"
+    goes_on(path, undisturbed)
+
+
+def test_the_second_signal_gives_the_code():
+    for first, second in ((signal.SIGINT, signal.SIGTERM), (signal.SIGTERM, signal.SIGINT)):
+        with Stop():
+            os.kill(os.getpid(), first)
+            with pytest.raises(StopNow) as caught:
+                os.kill(os.getpid(), second)
+            assert caught.value.exit_code == 128 + second

@@ -1,0 +1,136 @@
+"""Configurations: their files, and the settings given by hand."""
+
+import json
+import math
+import re
+
+import pytest
+import torch
+from runs import config_of
+
+from particleaugment.recipes import get_recipe
+from particleaugment.training.build import build, resolve
+from particleaugment.training.config import Config, ConfigError, override
+from particleaugment.training.session import learning_rate
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Config(recipe="mine"),
+        get_recipe("digits"),
+        config_of("velocity=" + ",".join(["0.01"] * 15), "fill=1,2,3", "clone_size=0.25", "flip=1", "unit_vectors=no"),
+        config_of("ops=Rotate,Invert,Equalize", "policy=rand-m9-n3-inc1", "nesterov=false", "momentum=0"),
+    ],
+)
+def test_a_configuration_survives_its_file(config):
+    text = config.to_json()
+    assert Config.from_json(text) == config
+    assert Config.from_json(text).to_json() == text
+    assert json.loads(text)["version"] == 1
+
+
+@pytest.mark.parametrize(
+    ("assignment", "name", "value"),
+    [
+        ("epochs=7", "epochs", 7),
+        (" learning-rate = 0.5", "learning_rate", 0.5),
+        ("learning_rate=1", "learning_rate", 1.0),
+        ("clone_size=30", "clone_size", 30),
+        ("clone_size=0.5", "clone_size", 0.5),
+        ("velocity=-0.001", "velocity", -0.001),
+        ("nesterov=No", "nesterov", False),
+        ("unit_vectors=true", "num_particles", 15),
+        ("fill=(0, 1, 255)", "fill", (0, 1, 255)),
+        ("ops=Rotate, Invert, Color", "ops", ("Rotate", "Invert", "Color")),
+        ("policy=none", "policy", "none"),
+    ],
+)
+def test_override(assignment, name, value):
+    config = override(config_of("num_particles=15"), [assignment])
+    assert getattr(config, name) == value
+    assert type(getattr(config, name)) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("epoch=4", "there is no setting 'epoch'; did you mean epochs?"),
+        ("Sigma=4", "did you mean sigma?"),
+        ("zzz=4", "there is no setting 'zzz'; the settings are seed, data, data_dir"),
+        ("recipe=other", "there is no setting 'recipe'; the settings are"),
+        ("epochs", "'epochs' is not of the form key=value"),
+        ("epochs=four", "epochs takes a whole number, got 'four'"),
+        ("epochs=1.5", "epochs takes a whole number, got '1.5'"),
+        ("epochs=0", "epochs must be at least 1, got 0"),
+        ("batch_size=-1", "batch_size must be at least 1"),
+        ("sigma=much", "sigma takes a number, got 'much'"),
+        ("nesterov=maybe", "nesterov takes true or false, got 'maybe'"),
+        ("fill=1,2", "fill takes numbers or names separated by commas, got '1,2'"),
+        ("fill=1,2,300", "fill must be three whole numbers from 0 to 255"),
+        ("clone_size=half", "clone_size takes a whole number or a number, got 'half'"),
+        ("clone_size=1.5", "clone_size must be a number of samples or a fraction"),
+        ("seed=-1", "seed must not be negative"),
+        ("flip=2", "flip must lie in 0..1, got 2.0"),
+        ("erase=nan", "erase must lie in 0..1"),
+        ("learning_rate=0", "learning_rate must be a positive number, got 0.0"),
+        ("learning_rate=nan", "learning_rate must be a positive number"),
+        ("weight_decay=-1", "weight_decay must be a non-negative number"),
+        ("momentum=0", "nesterov needs a momentum above 0"),
+        ("precision=fp8", "precision must be one of auto, bf16, tf32, fp32, got 'fp8'"),
+        ("policy=nonne", "nonne"),
+        ("num_particles=1", "num_particles must be at least 2"),
+        ("nonzero=16", "nonzero must lie in 1..15"),
+        ("eta=0", "eta must be finite and above 0"),
+        ("resampling=sistematic", "did you mean systematic"),
+        ("ops=Rotat,Invert,Color", "did you mean Rotate"),
+    ],
+)
+def test_override_errors(assignment, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        override(get_recipe("digits"), [assignment])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not valid JSON"),
+        ("[" * 100_000, "nested more than 32 deep"),
+        ("[]", "not a configuration of version 1"),
+        ("{}", "not a configuration of version 1"),
+        ('{"version": 2, "recipe": "x"}', "not a configuration of version 1"),
+        ('{"version": 1}', "recipe"),
+        ('{"version": 1, "recipe": "x", "colour": 1}', "there is no setting 'colour'"),
+        ('{"version": 1, "recipe": "x", "epochs": "4"}', "epochs takes a whole number, got '4'"),
+        ('{"version": 1, "recipe": "x", "epochs": true}', "epochs takes a whole number, got True"),
+        ('{"version": 1, "recipe": "x", "nesterov": 1}', "nesterov takes true or false, got 1"),
+        ('{"version": 1, "recipe": 5}', "recipe takes text, got 5"),
+        ('{"version": 1, "recipe": "x", "fill": [1, "2", 3]}', "fill takes numbers"),
+        ('{"version": 1, "recipe": "x", "fill": [1, 2]}', "fill must be three whole numbers"),
+        ('{"version": 1, "recipe": "x", "sigma": NaN}', "sigma must be"),
+    ],
+)
+def test_damaged_configuration_files(text, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        Config.from_json(text)
+
+
+def test_learning_rate():
+    config = config_of("epochs=4", "learning_rate=0.2")
+    expected = [0.2, 0.1 * (1 + math.sqrt(0.5)), 0.1, 0.1 * (1 - math.sqrt(0.5))]
+    assert [learning_rate(config, epoch) for epoch in (1, 2, 3, 4)] == pytest.approx(expected, rel=1e-12)
+    assert learning_rate(config, 5) == pytest.approx(0.0, abs=1e-17)
+
+
+def test_what_auto_means_is_resolved():
+    resolved = resolve(config_of("precision=auto"))
+    assert resolved.precision in ("bf16", "fp32")
+    assert resolved.device in ("cpu", "cuda")
+    assert resolve(config_of("precision=fp32", "device=cpu")) == config_of("precision=fp32", "device=cpu")
+
+
+def test_a_device_that_is_not_there_is_refused(tmp_path):
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device here")
+    with pytest.raises(ConfigError, match="no CUDA device here; set device=cpu"):
+        build(config_of("device=cuda", "precision=fp32"), print)

@@ -1,0 +1,194 @@
+"""Stopping and going on: a run that was interrupted ends as one that never was."""
+
+import contextlib
+import io
+import os
+import re
+import signal
+
+import pytest
+import torch
+from rich.console import Console
+from runs import TINY, Bomb, StopAfter, command, config_of, finish, result, sealed, session_of
+
+import particleaugment as pa
+from particleaugment.probe import Learner, NonFiniteLoss
+from particleaugment.training import loop
+from particleaugment.training.checkpoint import find_checkpoints
+from particleaugment.training.display import Display
+from particleaugment.training.run import RunError, RunFolder
+from particleaugment.training.session import Session
+from particleaugment.training.stop import Stop, Stopped
+
+
+def test_a_run_stopped_after_any_batch_goes_on_exactly(tiny, no_report, tmp_path):
+    counter = StopAfter(10**9)
+    finish(tmp_path / "whole", "epochs=2", stop=counter)
+    checks = 10**9 - counter.left
+    assert checks == 3 + 1 + 3 + 3 + 1, "train, evaluate, filter, train, evaluate"
+    expected = result(tmp_path / "whole")
+    for number in range(1, checks + 1):
+        path = tmp_path / f"stopped-{number}"
+        _, ended = finish(path, "epochs=2", stop=StopAfter(number))
+        assert not ended
+        assert not (path / "model.safetensors").exists()
+        assert find_checkpoints(path)
+        assert pa.load_policy(path / "policy.json")
+        session, ended = finish(path)
+        assert ended
+        assert session.resumes == 1
+        assert result(path) == expected, f"stopped at check {number}"
+
+
+class Crash(BaseException):
+    """The process is killed."""
+
+
+def test_a_run_killed_at_any_file_operation_goes_on_exactly(tiny, no_report, tmp_path, monkeypatch):
+    assert finish(tmp_path / "whole", "epochs=2")[1]
+    expected = result(tmp_path / "whole")
+    path, allowed, kills = tmp_path / "run", 0, set()
+    RunFolder.create(path, config_of("epochs=2"))
+    ended = False
+    while not ended:
+        allowed += 1
+        left = allowed
+
+        def dying(name, real):
+            def operation(*arguments, **keywords):
+                nonlocal left
+                left -= 1
+                if left == 0:
+                    kills.add(name)
+                    raise Crash
+                return real(*arguments, **keywords)
+
+            return operation
+
+        with monkeypatch.context() as patch:
+            for name in ("fsync", "replace", "truncate", "unlink"):
+                patch.setattr(os, name, dying(name, getattr(os, name)))
+            with contextlib.suppress(Crash):
+                _, ended = finish(path)
+    assert kills >= {"fsync", "replace"}
+    assert allowed > 5
+    assert result(path) == expected
+
+
+def test_a_damaged_checkpoint_costs_time_and_nothing_else(tiny, no_report, tmp_path):
+    finish(tmp_path / "whole")
+    path = tmp_path / "run"
+    _, ended = finish(path, stop=StopAfter(18))
+    assert not ended
+    checkpoints = find_checkpoints(path)
+    assert len(checkpoints) == 2
+    checkpoints[1].write_bytes(checkpoints[1].read_bytes()[:-100])
+    console = Console(file=io.StringIO(), width=400)
+    session = Session(RunFolder.open(path), Display(console=console), Stop(), 0.0)
+    assert session.restore()
+    assert "damaged or cut short: its checksum does not match; using the one before it" in console.file.getvalue()
+    assert loop.train(session)
+    assert result(path) == result(tmp_path / "whole")
+
+
+def test_checkpoints_that_cannot_be_used_stop_the_run_and_lose_nothing(tiny, no_report, tmp_path):
+    path = tmp_path / "run"
+    finish(path, stop=StopAfter(18))
+    kept = {file.name: file.read_bytes() for file in path.iterdir() if file.is_file() and file.name != ".lock"}
+
+    def refused(message):
+        outcome = command("resume", path, "--quiet")
+        assert outcome.exit_code == 1
+        assert message in outcome.stderr
+        assert len(outcome.stderr.splitlines()) == 1
+        assert "Traceback" not in outcome.stderr
+
+    (path / "config.json").write_text(config_of("sigma=0.06").to_json())
+    refused("belongs to another configuration than its config.json")
+    (path / "config.json").write_bytes(kept["config.json"])
+
+    (path / "metrics.jsonl").write_bytes(kept["metrics.jsonl"][:-1])
+    refused("is shorter than when its checkpoint was written")
+    (path / "metrics.jsonl").write_bytes(kept["metrics.jsonl"])
+
+    canary = tmp_path / "canary"
+    for file in find_checkpoints(path):
+        buffer = io.BytesIO()
+        torch.save({"config": config_of().to_json(), "bomb": Bomb(canary)}, buffer)
+        file.write_bytes(sealed(buffer.getvalue()))
+    refused("no checkpoint can be read")
+    assert not canary.exists()
+    for name, content in kept.items():
+        (path / name).write_bytes(content)
+    assert finish(path)[1]
+
+
+def test_divergence_is_reported_with_what_to_do(tiny, tmp_path):
+    path = tmp_path / "run"
+    settings = [part for setting in [*TINY, "learning_rate=1e20"] for part in ("--set", setting)]
+    outcome = command("train", *settings, "--out", path, "--quiet")
+    assert outcome.exit_code == 1
+    assert re.search(
+        "the training loss is (nan|inf) in epoch 1, batch 2: this is not saved, and there is no checkpoint yet; "
+        "try a lower learning_rate",
+        outcome.stderr,
+    )
+    assert not (path / "model.safetensors").exists()
+
+
+class NoticesLate:
+    """A trainee that finds out about its losses when they are asked for, as one that runs ahead on a device does."""
+
+    def __init__(self, trainee):
+        self.trainee = trainee
+
+    def __getattr__(self, name):
+        if name == "loss_sum":
+            raise NonFiniteLoss("the training loss is nan")
+        return getattr(self.trainee, name)
+
+
+def test_a_stop_does_not_save_a_network_that_has_diverged(tiny, tmp_path):
+    session = session_of(tmp_path / "run", stop=StopAfter(2))
+    session.trainee = NoticesLate(session.trainee)
+    with pytest.raises(RunError, match="the training loss is nan in epoch 1, batch 3: this is not saved"):
+        loop.train(session)
+    assert find_checkpoints(tmp_path / "run") == []
+
+
+def test_signals_are_noted_and_handlers_come_back():
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+        with Stop() as stop:
+            stop.check()
+            os.kill(os.getpid(), number)
+            with pytest.raises(Stopped):
+                stop.check()
+            assert stop.exit_code == code
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), number)
+        assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == handlers
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_polite_stop_on_the_command_line(tiny, no_report, tmp_path, monkeypatch, number):
+    path = tmp_path / "my run"
+    settings = [part for setting in TINY for part in ("--set", setting)]
+    train_batch, calls = Learner.train_batch, []
+
+    def interrupted(self, images, labels):
+        calls.append(len(images))
+        if len(calls) == 6:
+            os.kill(os.getpid(), number)
+        return train_batch(self, images, labels)
+
+    monkeypatch.setattr(Learner, "train_batch", interrupted)
+    outcome = command("train", *settings, "--out", path)
+    assert outcome.exit_code == 128 + number
+    assert outcome.stdout.splitlines()[-1] == f"stopped and saved; continue with: particleaugment resume '{path}'"
+    assert len(calls) == 6, "the batch is finished and no other begun"
+    outcome = command("resume", path)
+    assert outcome.exit_code == 0
+    assert f"resuming {path} in epoch 1 of 3" in outcome.stdout
+    finish(tmp_path / "whole")
+    assert result(path) == result(tmp_path / "whole")
