@@ -16,51 +16,24 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from particleaugment import filter as pf
-from particleaugment.average import WeightAverage, estimate_batch_statistics
+from particleaugment.average import estimate_batch_statistics
 from particleaugment.data.split import disjoint_stratified_subsets
 from particleaugment.ops import op_indices
 from particleaugment.policies.particles import ParticlePolicy
-from particleaugment.probe import MEASUREMENTS, Progress
+from particleaugment.probe import MEASUREMENTS, Progress, Trainee
 from particleaugment.snapshot import Snapshot
 
-__all__ = ["Alignment", "AlignmentTrainee", "measure_alignment"]
+__all__ = ["Alignment", "measure_alignment"]
 
 _VALUES_PER_BATCH = {"cuda": 2048 * 3 * 32 * 32, "cpu": 256 * 3 * 32 * 32}
 _STATISTICS_BATCHES = 8
 _STEP = 0.02  # of D_vp's loss, to first order
-
-
-class AlignmentTrainee(Protocol):
-    """What the measurement needs of a network's training."""
-
-    @property
-    def model(self) -> nn.Module:
-        """The network."""
-        ...
-
-    @property
-    def optimizer(self) -> torch.optim.Optimizer:
-        """Its optimizer."""
-        ...
-
-    @property
-    def average(self) -> WeightAverage | None:
-        """Its averaged weights, where they are kept."""
-        ...
-
-    def inputs(self, ids: Tensor, policy: ParticlePolicy | None, epoch_key: int) -> tuple[Tensor, Tensor]:
-        """Return float32 network inputs, under a policy or plain, always-on transforms left out, and targets."""
-        ...
-
-    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return each sample's loss."""
-        ...
 
 
 class Alignment(NamedTuple):
@@ -79,7 +52,7 @@ class Alignment(NamedTuple):
 
 def measure_alignment(
     policy: ParticlePolicy,
-    trainee: AlignmentTrainee,
+    trainee: Trainee,
     labels: Tensor,
     *,
     sample_size: int | float,
@@ -106,7 +79,8 @@ def measure_alignment(
     batch = max(1, _VALUES_PER_BATCH.get(first.device.type, _VALUES_PER_BATCH["cpu"]) // first.numel())
     key = MEASUREMENTS + step
     total = -(-len(sample_ids) // batch)
-    with Snapshot().of(trainee.model, trainee.optimizer), _averaged(trainee, target_ids, batch):
+    kept = Snapshot().of(trainee.model, trainee.optimizer, trainee.scaler)
+    with kept, trainee.aside(), _averaged(trainee, target_ids, batch):
         direction, target_loss, distance = _gradient(trainee, target_ids, batch)
         if not target_loss < float("inf") or not distance < float("inf"):
             return Alignment(None, target_loss, {"measure": time.perf_counter() - start})
@@ -122,7 +96,7 @@ def measure_alignment(
 
 
 @contextmanager
-def _averaged(trainee: AlignmentTrainee, ids: Tensor, batch: int) -> Iterator[None]:
+def _averaged(trainee: Trainee, ids: Tensor, batch: int) -> Iterator[None]:
     """Work at averaged weights, where there are any, with batch statistics of plain images."""
     average = trainee.average
     with nullcontext() if average is None else average.inside(trainee.model):
@@ -131,7 +105,7 @@ def _averaged(trainee: AlignmentTrainee, ids: Tensor, batch: int) -> Iterator[No
             yield
 
 
-def _gradient(trainee: AlignmentTrainee, ids: Tensor, batch: int) -> tuple[list[Tensor], float, float]:
+def _gradient(trainee: Trainee, ids: Tensor, batch: int) -> tuple[list[Tensor], float, float]:
     """Return the unit gradient of the mean loss, that loss, and how far along it the loss changes by its set share."""
     parameters = [parameter for parameter in trainee.model.parameters() if parameter.requires_grad]
     direction, total = [torch.zeros_like(parameter) for parameter in parameters], 0.0
@@ -151,9 +125,7 @@ def _gradient(trainee: AlignmentTrainee, ids: Tensor, batch: int) -> tuple[list[
 
 
 @torch.no_grad()
-def _alignment(
-    trainee: AlignmentTrainee, inputs: Tensor, targets: Tensor, direction: list[Tensor], distance: float
-) -> Tensor:
+def _alignment(trainee: Trainee, inputs: Tensor, targets: Tensor, direction: list[Tensor], distance: float) -> Tensor:
     parameters = [parameter.data for parameter in trainee.model.parameters() if parameter.requires_grad]
     kept, sides = [parameter.clone() for parameter in parameters], []
     for sign in (1.0, -1.0):

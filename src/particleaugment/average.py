@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,51 +19,64 @@ class WeightAverage:
     """An exponential average of a network's parameters, kept beside them.
 
     Args:
-        model: The network; its parameters are the first average.
+        parameters: The network's parameters, the first average.
         steps: Memory of the average, in training steps.
 
     >>> model = nn.Linear(1, 1, bias=False)
     >>> _ = nn.init.zeros_(model.weight)
-    >>> average = WeightAverage(model, steps=16)
+    >>> average = WeightAverage(model.parameters(), steps=16)
     >>> _ = nn.init.ones_(model.weight)
-    >>> for step in range(1, 17):
-    ...     average.follow(model, step)
+    >>> for _ in range(16):
+    ...     average.follow(model)
     >>> with average.inside(model):
     ...     inside = float(model.weight)
     >>> 0.5 < inside < 1, float(model.weight)
     (True, 1.0)
     """
 
-    def __init__(self, model: nn.Module, steps: int = 800):
+    def __init__(self, parameters: Iterable[Tensor], steps: int = 800):
         self.decay = max(0.0, 1.0 - EVERY / steps)
-        self.tensors = [parameter.detach().clone() for parameter in model.parameters()]
+        self.tensors = [parameter.detach().clone() for parameter in parameters]
+        self.steps_seen = 0
 
     @torch.no_grad()
-    def follow(self, model: nn.Module, step: int) -> None:
+    def follow(self, model: nn.Module) -> None:
         """Take a training step into account; only every eighth costs anything."""
-        if step % EVERY == 0:
-            torch._foreach_lerp_(self.tensors, _tensors(model), 1.0 - self.decay)
+        self.steps_seen += 1
+        if self.steps_seen % EVERY == 0:
+            torch._foreach_lerp_(self._beside(model), _tensors(model), 1.0 - self.decay)
 
     @contextmanager
     def inside(self, model: nn.Module) -> Iterator[None]:
         """Put the average into the network for a block, and the network's own parameters back after it."""
         kept = [tensor.clone() for tensor in _tensors(model)]
         with torch.no_grad():
-            torch._foreach_copy_(_tensors(model), self.tensors)
+            torch._foreach_copy_(_tensors(model), self._beside(model))
         try:
             yield
         finally:
             with torch.no_grad():
                 torch._foreach_copy_(_tensors(model), kept)
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return the average as tensors."""
-        return {str(i): tensor for i, tensor in enumerate(self.tensors)}
+    def _beside(self, model: nn.Module) -> list[Tensor]:
+        """Return the average on the network's device; a loaded one may lie elsewhere at first."""
+        device = next(model.parameters()).device
+        if self.tensors[0].device != device:
+            self.tensors = [tensor.to(device) for tensor in self.tensors]
+        return self.tensors
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from :meth:`state_dict`."""
-        for i, tensor in enumerate(self.tensors):
-            tensor.copy_(state[str(i)])
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything needed to continue, as tensors and plain values."""
+        return {"steps_seen": self.steps_seen, "tensors": self.tensors}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from :meth:`state_dict`, of an average of the same network."""
+        kept = state["tensors"]
+        if [tensor.shape for tensor in kept] != [tensor.shape for tensor in self.tensors]:
+            raise ValueError("the saved average of the weights belongs to another network")
+        for tensor, value in zip(self.tensors, kept):
+            tensor.copy_(value)
+        self.steps_seen = int(state["steps_seen"])
 
 
 def _tensors(model: nn.Module) -> list[Tensor]:

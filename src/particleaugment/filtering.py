@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from particleaugment import filter as pf
+from particleaugment.alignment import Alignment
 from particleaugment.filter.resample import SCHEMES
 from particleaugment.ops import OPS, nearest_name
 from particleaugment.policies.particles import ParticlePolicy
@@ -19,7 +20,7 @@ from particleaugment.random import Stream, uniform
 __all__ = ["FilterRecord", "FilterSettings", "filter_step"]
 
 _CHOICES = {
-    "measure": ("clone", "none"),
+    "measure": ("clone", "gradient", "none"),
     "transition": ("gaussian", "sparse"),
     "update": ("paper", "tempered"),
     "resampling": SCHEMES,
@@ -39,7 +40,8 @@ class FilterSettings:
         m: Level shared by all ops.
         start_value: Start probability of those ops.
         unit_vectors: Whether the first particles hold one op each.
-        measure: ``clone`` for the paper's relative loss difference, ``none`` for no measurement and no update.
+        measure: ``clone`` for the paper's relative loss difference, ``gradient`` for gradient alignment (see
+            :mod:`particleaugment.alignment`), ``none`` for no measurement and no update.
         shuffle_scores: Whether scores are permuted among the particles, as a control.
         transition: ``gaussian`` for the paper's, ``sparse`` for one that keeps l active ops a particle.
         sigma: Standard deviation of the transition's noise.
@@ -55,7 +57,8 @@ class FilterSettings:
         every: Epochs from one filter step to the next, i_f.
         warmup: First epoch after which a step may follow.
         clone_epochs: Epochs of clone training, e_p.
-        clone_size: Samples in D_tp: a number, or a fraction of the data (the paper's 25,600 of 50,000).
+        clone_size: Samples in D_tp, what a clone trains on or whose gradients are judged: a number, or a fraction of
+            the data (the paper's 25,600 of 50,000).
         measure_size: Samples in D_vp, likewise.
         order: ``fixed`` or ``random`` order of the ops.
         semantics: Name of the mapping from level to argument.
@@ -103,6 +106,8 @@ class FilterSettings:
             valid = size >= 1 if isinstance(size, int) else isinstance(size, float) and 0 < size < 1
             if isinstance(size, bool) or not valid:
                 raise ValueError(f"{name} must be a number of samples or a fraction between 0 and 1, got {size!r}")
+        if self.measure == "gradient" and self.update != "tempered":
+            raise ValueError("measure=gradient gives scores with errors and no ratio to 1; set update=tempered with it")
         # Everything else is checked by the functions that use it, on the smallest input, before any long work.
         state = self.initial_state(seed=0)
         self.policy(state)
@@ -135,8 +140,9 @@ class FilterSettings:
         """Return the particles after the weight update."""
         if self.update == "tempered":
             return pf.tempered_reweight(
-                state, scores, standard_errors, eta=self.eta, forgetting=self.forgetting, floor=self.floor
-            )
+                state, scores, standard_errors, eta=self.eta, forgetting=self.forgetting, floor=self.floor,
+                degrees=len(self.ops) if self.measure == "gradient" else None,
+            )  # fmt: skip
         return pf.reweight(state, scores, eta=self.eta)
 
     def policy(self, state: pf.ParticleSet) -> ParticlePolicy:
@@ -155,9 +161,12 @@ class FilterRecord:
 
     Attributes:
         step: Number of the step, from 1.
-        d0: Summed loss that the clone shed on plain samples; None where nothing is measured.
-        delta: δ of each particle; nan where it has no value, empty where nothing is measured.
-        standard_error: Paired standard error of each δ.
+        d0: Summed loss that the clone shed on plain samples; None where no clone is measured.
+        delta: δ, or the score by gradient alignment, of each particle; nan where it has no value, empty where nothing
+            is measured.
+        standard_error: Standard error of each.
+        effects: Effect of each op, where gradients are measured.
+        effect_errors: Their standard errors.
         skip_reason: Why the update was left out, in a sentence, or None.
         effective_sample_size: N_eff after the update, before resampling.
         resampled: Whether the particles were resampled.
@@ -173,13 +182,15 @@ class FilterRecord:
     effective_sample_size: float
     resampled: bool
     ops_per_image: float
+    effects: tuple[float, ...] = ()
+    effect_errors: tuple[float, ...] = ()
     seconds: Mapping[str, float] = field(compare=False)
 
 
 def filter_step(
     state: pf.ParticleSet,
     settings: FilterSettings,
-    measure: Callable[[ParticlePolicy], Measurement],
+    measure: Callable[[ParticlePolicy], Measurement | Alignment],
     *,
     seed: int,
     step: int,
@@ -200,18 +211,16 @@ def filter_step(
     if settings.measure == "none":
         return moved, _unmeasured(moved, settings, step, time.perf_counter() - start)
     before = time.perf_counter()
-    measured = measure(settings.policy(moved))
+    policy = settings.policy(moved)
+    measured = measure(policy)
     after = time.perf_counter()
-    difference = pf.relative_loss_difference(*measured[:4])
-    scores, errors = difference.delta, difference.standard_error
-    if errors is None:
-        errors = torch.full_like(scores, torch.nan)
+    scores, errors, d0, skip_reason = _scores(measured, policy)
     if settings.shuffle_scores:
         order = uniform(seed, Stream.SHUFFLE, epoch=step, ids=torch.arange(len(scores)), slots=1)[:, 0].argsort()
         scores, errors = scores[order], errors[order]
     new_state, resampled = moved, False
     size = pf.effective_sample_size(moved)
-    if difference.skip_reason is None:
+    if skip_reason is None:
         reweighted, update = settings.reweighted(moved, scores, errors)
         size = update.effective_sample_size
         new_state, info = pf.resample(
@@ -220,16 +229,41 @@ def filter_step(
         resampled = info.resampled
     record = FilterRecord(
         step=step,
-        d0=difference.d0,
+        d0=d0,
         delta=tuple(scores.tolist()),
         standard_error=tuple(errors.tolist()),
-        skip_reason=difference.skip_reason,
+        skip_reason=skip_reason,
         effective_sample_size=size,
         resampled=resampled,
         ops_per_image=settings.policy(new_state).ops_per_image,
+        **_effects(measured),
         seconds=dict(measured.seconds) | {"filter": (before - start) + (time.perf_counter() - after)},
     )
     return new_state, record
+
+
+def _scores(
+    measured: Measurement | Alignment, policy: ParticlePolicy
+) -> tuple[Tensor, Tensor, float | None, str | None]:
+    """Return the particles' scores, their errors, d0 where there is one, and why they must not be used, if so."""
+    if isinstance(measured, Measurement):
+        difference = pf.relative_loss_difference(*measured[:4])
+        errors = difference.standard_error
+        errors = torch.full_like(difference.delta, torch.nan) if errors is None else errors
+        return difference.delta, errors, difference.d0, difference.skip_reason
+    if measured.effects is None:
+        nothing = torch.full((len(policy.particles),), torch.nan, dtype=torch.float64)
+        reason = f"some losses are not finite (D_vp's is {measured.target_loss:.6g}), so gradients say nothing"
+        return nothing, nothing, None, reason
+    return *pf.particle_scores(policy.particles, measured.effects), None, None
+
+
+def _effects(measured: Measurement | Alignment) -> dict[str, tuple[float, ...]]:
+    if isinstance(measured, Measurement) or measured.effects is None:
+        return {}
+    effects, covariance = measured.effects
+    errors = covariance.diagonal().sqrt()
+    return {"effects": tuple(effects.tolist()), "effect_errors": tuple(errors.tolist())}
 
 
 def _unmeasured(state: pf.ParticleSet, settings: FilterSettings, step: int, seconds: float) -> FilterRecord:

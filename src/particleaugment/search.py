@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from particleaugment import filter as pf
+from particleaugment.alignment import Alignment, measure_alignment
 from particleaugment.augment import Augment
+from particleaugment.average import WeightAverage
 from particleaugment.filtering import FilterRecord, FilterSettings, filter_step
 from particleaugment.ops import nearest_name
 from particleaugment.policies.particles import ParticlePolicy
@@ -86,6 +88,7 @@ class ParticleAugment:
         self._history: list[tuple[int, pf.ParticleSet]] = [(1, self.state)]
         self._snapshot = Snapshot()
         self._samples: Samples | None = None
+        self.average: WeightAverage | None = None
 
     @property
     def policy(self) -> ParticlePolicy:
@@ -104,6 +107,15 @@ class ParticleAugment:
     def augment(self, images: Tensor, ids: Tensor | None = None) -> Tensor:
         """Augment a uint8 batch under today's policy; see :class:`Augment` on ``ids``."""
         return self._augment(images, ids)  # type: ignore[no-any-return]
+
+    def track(self, model: nn.Module) -> None:
+        """Follow the weights' average; with ``measure="gradient"``, call it after every optimizer step.
+
+        Without it gradients are measured at the weights of the moment, which at a high learning rate says less.
+        """
+        if self.average is None:
+            self.average = WeightAverage(model.parameters())
+        self.average.follow(model)
 
     def freeze(self) -> None:
         """Stop the filter: from now on :meth:`step` does nothing and the policy stays."""
@@ -148,7 +160,8 @@ class ParticleAugment:
         learner = Learner(model, optimizer, loss, preprocess, autocast, scaler, accumulate)
         samples = self._samples_of(dataset)
         augment = self.training_augmentation()
-        return self.step_with(EagerTrainee(learner, samples, augment, batch_size), samples.labels, progress)
+        trainee = EagerTrainee(learner, samples, augment, batch_size, average=self.average)
+        return self.step_with(trainee, samples.labels, progress)
 
     def training_augmentation(self) -> Augment:
         """Return a training augmentation with this search's transforms and present policy, to be used on its own."""
@@ -171,7 +184,18 @@ class ParticleAugment:
             return None
         step = self.steps_taken + 1
 
-        def measure(noised: ParticlePolicy) -> Measurement:
+        def measure(noised: ParticlePolicy) -> Measurement | Alignment:
+            if self.settings.measure == "gradient":
+                return measure_alignment(
+                    noised,
+                    trainee,
+                    labels,
+                    sample_size=self.settings.clone_size,
+                    target_size=self.settings.measure_size,
+                    seed=self.seed,
+                    step=step,
+                    progress=progress,
+                )
             return probe(
                 noised,
                 trainee,
@@ -210,6 +234,7 @@ class ParticleAugment:
             "augment": self._augment.get_extra_state(),
             "history_starts": torch.tensor([start for start, _ in self._history]),
             "history_particles": torch.stack([state.particles for _, state in self._history]),
+            "average": None if self.average is None else self.average.state_dict(),
             "history_log_weights": torch.stack([state.log_weights for _, state in self._history]),
         }
 
@@ -229,6 +254,10 @@ class ParticleAugment:
         self.skipped_steps = int(state["skipped_steps"])
         self._augment.set_extra_state(state["augment"])
         self._augment.policy = self.policy
+        if state["average"] is not None:
+            if self.average is None:
+                self.average = WeightAverage(state["average"]["tensors"])
+            self.average.load_state_dict(state["average"])
 
     def _samples_of(self, dataset: Any) -> Samples:
         if isinstance(dataset, Samples):

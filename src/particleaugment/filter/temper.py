@@ -14,20 +14,26 @@ from particleaugment.filter.weights import ReweightInfo
 __all__ = ["signal_variance", "tempered_reweight"]
 
 
-def signal_variance(scores: Tensor, variances: Tensor) -> float:
+def signal_variance(scores: Tensor, variances: Tensor, degrees: int | None = None) -> float:
     """Return how much of the scores' variance is more than their errors explain, 0 if that could be chance.
 
-    The sample variance of r pure-noise scores exceeds its mean by two of its standard errors, sqrt(2 / (r-1)) of it
-    each, about once in forty times; what lies below that is counted as noise.
+    The sample variance of d independent pure-noise scores exceeds its mean by two of its standard errors,
+    sqrt(2 / (d-1)) of it each, about once in forty times; what lies below that is counted as noise.
+
+    Args:
+        scores: one number per particle.
+        variances: the squares of their errors.
+        degrees: d, where scores come from fewer independent numbers than there are particles.
 
     >>> signal_variance(torch.tensor([-1.0, 1.0, -1.0, 1.0]), torch.full((4,), 9.0))
     0.0
     >>> signal_variance(torch.tensor([-1.0, 1.0, -1.0, 1.0]), torch.zeros(4)) > 1
     True
     """
-    if len(scores) < 2:
+    degrees = min(len(scores), degrees or len(scores))
+    if degrees < 2:
         return 0.0
-    noise = float(variances.mean()) * (1.0 + 2.0 * math.sqrt(2.0 / (len(scores) - 1)))
+    noise = float(variances.mean()) * (1.0 + 2.0 * math.sqrt(2.0 / (degrees - 1)))
     return max(0.0, float(scores.var(correction=1)) - noise)
 
 
@@ -40,6 +46,7 @@ def tempered_reweight(
     forgetting: float = 0.9,
     floor: float = 0.05,
     least: float = 0.9,
+    degrees: int | None = None,
 ) -> tuple[ParticleSet, ReweightInfo]:
     """Return the particles with weights moved by shrunk scores, and diagnostics.
 
@@ -55,6 +62,7 @@ def tempered_reweight(
         forgetting: what remains of the log-weights' differences from step to step, 0 to 1.
         floor: share of the weight that is spread evenly, so that no particle dies of one step.
         least: smallest effective sample size of one step's factors, as a share of r.
+        degrees: how many independent numbers the scores come from, where fewer than particles.
 
     >>> s, info = tempered_reweight(ParticleSet([[0.5], [0.25], [0.1]]), [3.0, 1.0, 2.0], [0.1, 0.1, 0.1])
     >>> s.weights.argsort(descending=True).tolist(), info.effective_sample_size > 2.7
@@ -72,7 +80,7 @@ def tempered_reweight(
     floor = as_real("floor", floor, "it is a share of the weight", low=0.0, high=1.0)
     least = as_real("least", least, "it is a share of the particles", low=0.0, high=1.0)
 
-    variance = signal_variance(scores, errors.square())
+    variance = signal_variance(scores, errors.square(), degrees)
     direction = torch.zeros_like(scores)
     if variance > 0:
         shrunk = (scores - scores.mean()) * variance / (variance + errors.square())

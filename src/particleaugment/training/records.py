@@ -30,7 +30,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _is_per_particle(value: Any) -> bool:
-    return isinstance(value, list) and len(value) > 0 and all(item is None or _is_number(item) for item in value)
+    return isinstance(value, list) and all(item is None or _is_number(item) for item in value)
 
 
 _COUNT = _Rule("a whole number from 1 to 10,000,000", _is_count)

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
+from particleaugment.average import WeightAverage
 from particleaugment.data import disjoint_stratified_subsets, epoch_permutation
 from particleaugment.policies import Policy, Schedule
 from particleaugment.policies.base import document, ops_of
@@ -98,6 +99,8 @@ class Session:
                 fill=config.fill,
             )
             self._check_subsets()
+            if config.measure == "gradient":
+                self.search.average = self.trainee.average = WeightAverage(self.model.parameters())
         self.position = Position()
         self.resumes = 0
         self._seconds: dict[str, float] = {}
@@ -285,7 +288,9 @@ class Session:
             self._set_learning_rate(0.0)
             policy = self.policy_of(1)
             try:
-                train = _fastest(lambda: trainee.train(policy, ids, 0, progress=lambda phase, done, total: None))
+                train = _fastest(
+                    lambda: trainee.train(policy, ids, 0, progress=lambda phase, done, total: None, phase="estimate")
+                )
             except NonFiniteLoss as error:
                 raise RunError(self._divergence(error)) from None
             finally:
@@ -294,13 +299,16 @@ class Session:
             forward = _fastest(lambda: self._evaluate(part, lambda phase, done, total: None))
         per_train, per_forward = train / len(ids), forward / part
         epoch = total * per_train + len(self.data.test_labels) * per_forward
-        if self.search is not None:
+        if self.search is not None and config.measure != "none":
             clone, measured = (
                 size if isinstance(size, int) else int(size * total)
                 for size in (config.clone_size, config.measure_size)
             )
-            step = config.clone_epochs * clone * per_train
-            step += 2 * (config.num_particles + 1) * measured * per_forward
+            if config.measure == "gradient":
+                step = (2 * clone + 4 * measured) * per_forward
+            else:
+                step = config.clone_epochs * clone * per_train
+                step += 2 * (config.num_particles + 1) * measured * per_forward
             epoch += step / config.every
         return epoch * (config.epochs - self.position.epoch + 1)
 

@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol, cast
 import torch
 from torch import Tensor, nn
 
+from particleaugment.average import WeightAverage
 from particleaugment.data.reader import Reader
 from particleaugment.data.streamed import FolderData
 from particleaugment.executors import apply
@@ -202,6 +203,7 @@ class StreamTrainee:
         parts = {TRAIN: data.train, PLAIN: data.plain, TEST: data.test}
         self.reader = Reader(parts, workers, ahead=2 * batch_size, pin_memory=self.device.type == "cuda")
         self.batches_done = 0
+        self.average: WeightAverage | None = None
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
         self._measured: tuple[Tensor, Tensor, Tensor] | None = None
         self._compiled: Learner | None = None
@@ -264,6 +266,8 @@ class StreamTrainee:
                 loss = self._step(self.pipelines.training(images, batch), labels)
                 self._loss_sum += loss.double() * len(labels)
                 self.batches_done += 1
+                if self.average is not None and phase == "train":
+                    self.average.follow(self.model)
                 progress(phase, self.batches_done, len(batches))
         return self.loss_sum
 
@@ -289,6 +293,20 @@ class StreamTrainee:
         parts = zip(plain.split(batch), samples.split(batch), labels.split(batch))
         clean = [self.learner.losses(self.pipelines.plain(images, some), label) for images, some, label in parts]
         return torch.cat(losses).view(particles, count), torch.cat(clean)
+
+    def inputs(self, ids: Tensor, policy: ParticlePolicy | None, epoch_key: int) -> tuple[Tensor, Tensor]:
+        """Return float32 network inputs, under a policy or plain, always-on transforms left out, and targets."""
+        with self.reader.guarded():
+            images, labels, samples = self._gather(PLAIN, ids.cpu())
+        pipeline = self.pipelines.plain if policy is None else self.pipelines.measuring
+        if policy is not None:
+            pipeline.set_policy(policy)
+            pipeline.set_epoch(epoch_key)
+        return pipeline(images, samples).float(), labels
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return each sample's loss."""
+        return self.learner.loss(logits.float(), targets)
 
     @torch.no_grad()
     def evaluate(self, count: int | None, progress: Progress) -> tuple[float, float]:
