@@ -7,33 +7,13 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
+from toy import IMAGES, LABELS, cross_entropy, indexed, network, preprocess, search_of
 
-import particleaugment as pa
 from particleaugment.learner import Learner
-
-cross_entropy = nn.CrossEntropyLoss(reduction="none")
-GENERATOR = torch.Generator().manual_seed(0)
-LABELS = torch.arange(48) % 3
-IMAGES = torch.randint(0, 120, (48, 3, 8, 8), dtype=torch.uint8, generator=GENERATOR)
-IMAGES[torch.arange(48), LABELS] += 100  # the class is the brightest channel
-
-
-def preprocess(images):
-    return images.float() / 255 - 0.5
-
-
-def network():
-    torch.manual_seed(3)
-    return nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Linear(384, 3))
-
-
-def search_of(**settings):
-    defaults = {"num_particles": 4, "nonzero": 2, "m": 4, "seed": 7, "clone_size": 24, "measure_size": 12}
-    return pa.ParticleAugment(**(defaults | settings))
 
 
 def loader():
-    return DataLoader(pa.IndexedDataset((IMAGES, LABELS)), batch_size=12)
+    return DataLoader(indexed(), batch_size=12)
 
 
 def train(search, model, optimizer, epochs=3, **precision):
@@ -54,7 +34,7 @@ def train(search, model, optimizer, epochs=3, **precision):
                 scaler.step(optimizer)
                 scaler.update()
                 optimizer.zero_grad()
-            total += float(loss)
+            total += float(loss.detach())
         losses.append(total / 4)
         if search.due(epoch, epochs):
             before = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
@@ -98,7 +78,7 @@ def test_any_optimizer_of_torch(name):
 def test_optimizers_that_need_a_closure_are_refused():
     search, model = search_of(), network()
     before = copy.deepcopy(model.state_dict())
-    with pytest.raises(TypeError, match="LBFGS takes steps by calling a closure, .* such as SGD or AdamW"):
+    with pytest.raises(TypeError, match=r"LBFGS takes steps by calling a closure, .* such as SGD or AdamW"):
         search.step(
             model=model,
             optimizer=torch.optim.LBFGS(model.parameters()),
@@ -212,7 +192,7 @@ def test_mixup_comes_after_us():
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            total += float(loss)
+            total += float(loss.detach())
         losses.append(total / 4)
         # The filter judges particles on images that are not mixed, with the plain labels.
         record = search.step(

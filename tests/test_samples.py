@@ -105,7 +105,11 @@ class Stream(IterableDataset):
         ((ARRAY.astype(np.float32), LABELS), TypeError, r"images must be uint8 \[N, C, H, W\], got torch.float32"),
         ((ARRAY, LABELS[:3]), ValueError, "the data set has 12 images but 3 targets"),
         ((IMAGES, ["cat"] * COUNT), TypeError, "a target must be a class number or .*, got list; number the classes"),
-        (Stream(), TypeError, r"a data set must have len\(\) and items by index, or be \(images, targets\), got Stream"),
+        (
+            Stream(),
+            TypeError,
+            r"must have len\(\) and items by index, or be \(images, targets\), got Stream",
+        ),
         (None, TypeError, "got NoneType"),
     ],
 )
