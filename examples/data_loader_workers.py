@@ -20,9 +20,8 @@ class Pictures(Dataset):
         return len(data.train_labels)
 
     def __getitem__(self, index):
-        picture = Image.fromarray(data.train_images[index, 0].numpy())  # what a decoder would return
-        augmented = np.array(self.transform(picture.convert("RGB"), id=index), dtype=np.float32)
-        return augmented.transpose(2, 0, 1) / 255, index
+        picture = Image.fromarray(data.train_images[index, 0].numpy()).convert("RGB")  # as a decoder returns it
+        return np.array(self.transform(picture, id=index), np.float32).transpose(2, 0, 1) / 255, index
 
 
 if __name__ == "__main__":

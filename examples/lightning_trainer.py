@@ -13,8 +13,8 @@ from particleaugment.integrations.lightning import ParticleAugmentCallback
 class Classifier(lightning.LightningModule):
     def __init__(self):
         super().__init__()
-        self.network = nn.Sequential(nn.AvgPool2d(4), nn.Flatten(), nn.LazyLinear(64), nn.ReLU(), nn.LazyLinear(10))
-        self.network(torch.zeros(1, 3, 32, 32))
+        layers = nn.AvgPool2d(4), nn.Flatten(), nn.Linear(192, 64), nn.ReLU(), nn.Linear(64, 10)
+        self.network = nn.Sequential(*layers)
 
     def forward(self, images):  # uint8; those of training_step are augmented
         return self.network(images / 255)
@@ -35,8 +35,6 @@ data = load_digits()
 train = DataLoader(pa.IndexedDataset((data.train_images, data.train_labels)), batch_size=64, shuffle=True)
 test = DataLoader(pa.IndexedDataset((data.test_images, data.test_labels)), batch_size=64)
 search = pa.ParticleAugment(num_particles=16, nonzero=3, m=3, seed=0, clone_size=512, measure_size=128)
-trainer = lightning.Trainer(
-    max_epochs=5, callbacks=[ParticleAugmentCallback(search)], default_root_dir="runs/lightning"
-)
+trainer = lightning.Trainer(max_epochs=5, callbacks=[ParticleAugmentCallback(search)], default_root_dir="runs")
 trainer.fit(Classifier(), train, test)
-print(search, {name: float(value) for name, value in trainer.logged_metrics.items() if "/" not in name})
+print(search, f"accuracy {100 * float(trainer.logged_metrics['accuracy']):.1f} %")
