@@ -79,6 +79,14 @@ def test_ids_are_those_of_the_wrapped_data_set():
     assert torch.equal(Samples(part).labels, LABELS[ids])
 
 
+def test_a_wrapped_pair_of_tensors_is_still_gathered_at_once():
+    dataset = pa.IndexedDataset((IMAGES, LABELS))
+    samples = Samples(dataset)
+    assert samples.dataset is dataset
+    assert samples.tensors is not None
+    assert samples.tensors[0] is IMAGES
+
+
 def test_known_labels_are_not_read():
     dataset = Pictures(lambda i: (PICTURES[i], int(LABELS[i])), labels=LABELS.numpy())
     assert torch.equal(Samples(Subset(dataset, [4, 2])).labels, LABELS[[4, 2]])

@@ -91,6 +91,9 @@ class Samples:
 
     def __init__(self, dataset: Any):
         self.dataset = dataset
+        if isinstance(dataset, IndexedDataset):
+            dataset = dataset.samples.dataset
+        self._items = dataset
         if isinstance(dataset, TensorDataset):
             dataset = dataset.tensors
         self.tensors: tuple[Tensor, Tensor] | None = None
@@ -104,13 +107,13 @@ class Samples:
             raise ValueError("the data set is empty")
 
     def __len__(self) -> int:
-        return len(self.dataset) if self.tensors is None else len(self.tensors[0])
+        return len(self._items) if self.tensors is None else len(self.tensors[0])
 
     def __getitem__(self, index: int) -> tuple[Tensor, Any]:
         """Return the image and the target of one sample."""
         if self.tensors is not None:
             return self.tensors[0][index], self.tensors[1][index]
-        image, target = image_and_target(self.dataset[index])
+        image, target = image_and_target(self._items[index])
         return to_uint8(image), target
 
     def gather(self, indices: Tensor) -> tuple[Tensor, Tensor]:
@@ -124,7 +127,7 @@ class Samples:
     @cached_property
     def labels(self) -> Tensor:
         """The class of every sample, int64 ``[N]``; soft targets count as their likeliest class."""
-        targets = self.tensors[1] if self.tensors is not None else known_targets(self.dataset)
+        targets = self.tensors[1] if self.tensors is not None else known_targets(self._items)
         if targets is None:
             targets = torch.stack([_as_target(self[i][1]) for i in range(len(self))])
         return (targets.argmax(1) if targets.dim() == 2 else targets).to("cpu", torch.int64)

@@ -197,6 +197,22 @@ def test_what_does_not_suit_is_refused(tmp_path, callback, module, data, setting
         trainer.fit(module(), loader(**data))
 
 
+def test_several_loaders_need_a_data_set(tmp_path):
+    class Several(Module):
+        def training_step(self, batch, number):
+            return super().training_step(batch["first"], number)
+
+    def loaders():
+        return {"first": loader(), "second": loader()}
+
+    keys = {"image_key": None}
+    with pytest.raises(ValueError, match="the training loader, a dict, has no one data set; give the callback one"):
+        trainer_of(tmp_path, ParticleAugmentCallback(search_of(), **keys)).fit(Several(), loaders())
+    search = search_of()
+    trainer_of(tmp_path, ParticleAugmentCallback(search, dataset=indexed(), **keys)).fit(Several(), loaders())
+    assert search.steps_taken == 2
+
+
 def test_several_processes_are_refused():
     refuse_several_processes(1)
     with pytest.raises(ValueError, match="takes filter steps in one process, got 2; search on one device"):

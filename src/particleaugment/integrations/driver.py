@@ -61,7 +61,7 @@ class SearchDriver:
             record = self.search.step(
                 model=model,
                 optimizer=optimizer,
-                dataset=getattr(loader, "dataset", None) if self.dataset is None else self.dataset,
+                dataset=self._dataset_of(loader),
                 loss=self.loss,
                 preprocess=self.preprocess,
                 batch_size=self.batch_size or getattr(loader, "batch_size", None) or 128,
@@ -73,6 +73,14 @@ class SearchDriver:
             self.stepped_after = last
         self.search.set_epoch(epoch)
         return record
+
+    def _dataset_of(self, loader: Any) -> Any:
+        dataset = getattr(loader, "dataset", None) if self.dataset is None else self.dataset
+        if dataset is None:
+            raise ValueError(
+                f"the training loader, a {type(loader).__name__}, has no one data set; give the callback one"
+            )
+        return dataset
 
     def state_dict(self) -> dict[str, Any]:
         """Return the search's state and after which epoch it last took a step."""
