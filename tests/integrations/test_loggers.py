@@ -2,6 +2,7 @@
 
 import sys
 import types
+from dataclasses import replace
 
 import pytest
 import torch
@@ -120,13 +121,14 @@ def test_runs_write_a_heat_map(tmp_path):
     assert [event.step for event in events.Images("policy/heat_map")] == [3]
 
 
-def test_a_step_without_delta_has_no_figure_of_it():
+def test_a_step_without_a_measurement_logs_what_there_is():
     search, record = stepped(1)
-    from dataclasses import replace
-
     lost = replace(record, delta=(float("nan"),) * 4, skip_reason="not finite")
     assert search_figures(search, lost).keys() == {"policy/heat_map"}
     assert search_metrics(search, lost)["filter/skipped"] == 1.0
+    unmeasured = replace(record, d0=None, delta=(), standard_error=())
+    assert search_figures(search, unmeasured).keys() == {"policy/heat_map"}
+    assert "filter/d0" not in search_metrics(search, unmeasured)
 
 
 def test_what_is_no_logger_is_refused():

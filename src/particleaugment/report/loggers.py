@@ -66,11 +66,12 @@ def search_metrics(search: ParticleAugment, record: FilterRecord | None = None) 
     metrics["policy/ops_per_image"] = search.policy.ops_per_image
     if record is not None:
         metrics |= {
-            "filter/d0": record.d0,
             "filter/effective_sample_size": record.effective_sample_size,
             "filter/skipped": float(record.skip_reason is not None),
             "filter/resampled": float(record.resampled),
         }
+        if record.d0 is not None:
+            metrics["filter/d0"] = record.d0
         metrics |= {f"filter/seconds_{phase}": value for phase, value in record.seconds.items()}
     return metrics
 
@@ -79,7 +80,7 @@ def search_figures(search: ParticleAugment, record: FilterRecord | None = None) 
     """Return matplotlib figures of a search: the policy by epoch, and δ of the last filter step."""
     epochs = max(1, search.epoch + 1)
     figures = {"policy/heat_map": heat_map(search.schedule(epochs), epochs)}
-    if record is not None and np.isfinite(record.delta).all():
+    if record is not None and record.delta and np.isfinite(record.delta).all():
         delta, errors, when = record.delta, record.standard_error, f"filter step {record.step}"
         figures["filter/delta"] = picture(9, 2.4, lambda figure, axes: draw_deltas(axes, delta, errors, when))
     return figures
