@@ -14,7 +14,7 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger  # noqa: E402
 from lightning.pytorch.loggers.logger import DummyLogger  # noqa: E402
 
 from particleaugment.integrations.driver import refuse_several_processes  # noqa: E402
-from particleaugment.integrations.lightning import ParticleAugmentCallback  # noqa: E402
+from particleaugment.integrations.lightning import AugmentCallback, ParticleAugmentCallback  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -228,3 +228,23 @@ def test_a_checkpoint_of_another_search_is_refused():
     callback = ParticleAugmentCallback(search_of())
     with pytest.raises(ValueError, match="the saved search has other seed"):
         callback.load_state_dict(ParticleAugmentCallback(search_of(seed=8)).state_dict())
+
+
+def test_a_recorded_schedule_is_replayed(tmp_path):
+    searched, module = search_of(start_value=0.9), Module()
+    trainer_of(tmp_path, ParticleAugmentCallback(searched)).fit(module, loader())
+    replayed, other = pa.Augment(searched.schedule(3), seed=7), Module()
+    trainer_of(tmp_path, AugmentCallback(replayed)).fit(other, loader())
+    assert len(other.seen) == 12
+    assert all(torch.equal(a[1], b[1]) for a, b in zip(module.seen, other.seen))
+    torch.testing.assert_close(other.network.state_dict(), module.network.state_dict(), rtol=0, atol=0)
+    with pytest.raises(TypeError, match=r"a pa.Augment is expected, got str"):
+        AugmentCallback("trivial")
+
+
+def test_the_counters_of_a_fixed_policy_are_kept(tmp_path):
+    callback = AugmentCallback(pa.Augment("trivial"), id_key=None)
+    trainer_of(tmp_path, callback, epochs=1).fit(Module(), loader())
+    again = AugmentCallback(pa.Augment("trivial"), id_key=None)
+    again.load_state_dict(callback.state_dict())
+    assert (again.augment.epoch, again.augment.counter) == (1, 48)

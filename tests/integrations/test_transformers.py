@@ -17,7 +17,11 @@ from accelerate import Accelerator
 from transformers import Trainer, TrainingArguments, ViTConfig, ViTForImageClassification, set_seed
 from transformers.modeling_outputs import ImageClassifierOutput
 
-from particleaugment.integrations.transformers import AugmentCollator, ParticleAugmentCallback
+from particleaugment.integrations.transformers import (
+    AugmentCollator,
+    EpochCallback,
+    ParticleAugmentCallback,
+)
 from particleaugment.report.loggers import SearchLogger
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -155,6 +159,19 @@ def test_precision_accumulation_workers_and_a_logger(tmp_path):
     assert search.steps_taken == 2
     assert [step for step, _ in logged] == [2, 4]
     assert {"filter/d0", "policy/Rotate", "policy/heat_map"} <= logged[0][1].keys()
+
+
+def test_a_recorded_schedule_is_replayed(tmp_path):
+    searched = search_of(start_value=0.9)
+    set_seed(1)
+    first = trainer_of(tmp_path, searched, model=Convolutional(), save_strategy="no")
+    first.train()
+    replayed = pa.Augment(searched.schedule(3), seed=7)
+    set_seed(1)
+    second = trainer_of(tmp_path, replayed, model=Convolutional(), save_strategy="no", callback=EpochCallback(replayed))
+    second.train()
+    assert replayed.epoch == 3
+    torch.testing.assert_close(second.model.state_dict(), first.model.state_dict(), rtol=0, atol=0)
 
 
 # Accelerate.

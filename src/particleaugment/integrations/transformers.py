@@ -22,7 +22,7 @@ require("transformers", "transformers")
 
 from transformers import TrainerCallback  # noqa: E402
 
-__all__ = ["AugmentCollator", "ParticleAugmentCallback"]
+__all__ = ["AugmentCollator", "EpochCallback", "ParticleAugmentCallback"]
 
 _FILE = "particleaugment.pt"
 
@@ -59,6 +59,21 @@ class AugmentCollator:
             "pixel_values": self.preprocess(images),
             "labels": torch.stack([torch.as_tensor(target) for _, target in pairs]),
         }
+
+
+class EpochCallback(TrainerCallback):  # type: ignore[misc]
+    """Tells an augmentation the epoch, counted from 1: needed with a fixed policy or a recorded schedule.
+
+    Args:
+        augment: The augmentation, the same as the collator's.
+    """
+
+    def __init__(self, augment: Augment):
+        self.augment = augment
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Set the epoch."""
+        self.augment.set_epoch(_epoch_of(state))
 
 
 class ParticleAugmentCallback(TrainerCallback):  # type: ignore[misc]
@@ -114,11 +129,9 @@ class ParticleAugmentCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         """Take the filter step that is due, and set the epoch."""
-        # The Trainer counts in fractions of an epoch, summed in floating point.
-        epoch = int((state.epoch or 0.0) + 1e-6) + 1
         optimizer, loader = parts["optimizer"], parts["train_dataloader"]
         record = self._driver.begin_epoch(
-            epoch,
+            _epoch_of(state),
             model=parts["model"],
             optimizer=optimizer,
             loader=loader,
@@ -138,6 +151,11 @@ class ParticleAugmentCallback(TrainerCallback):  # type: ignore[misc]
         file = io.BytesIO()
         torch.save(self._driver.state_dict(), file)
         write_atomically(Path(args.output_dir) / f"checkpoint-{state.global_step}" / _FILE, file.getvalue())
+
+
+def _epoch_of(state: Any) -> int:
+    """The epoch that begins, or goes on, counted from 1; the Trainer counts in fractions of an epoch."""
+    return int((state.epoch or 0.0) + 1e-6) + 1
 
 
 def _id_of(item: Any) -> int | None:
