@@ -86,6 +86,12 @@ def test_what_comes_with_the_image_is_passed_on():
     assert (label, note) == (7, "note")
 
 
+def test_boxes_and_masks_are_refused():
+    box = type("BoundingBoxes", (), {"__module__": "torchvision.tv_tensors._bounding_boxes"})()
+    with pytest.raises(TypeError, match=r"BoundingBoxes would have to move with the image, .* for classification"):
+        pa.ImageTransform(STRONG)(IMAGES[0], box)
+
+
 def test_inside_a_chain_of_callables():
     chain = [pa.ImageTransform(STRONG), lambda image: np.asarray(image) / 255]
     picture = pillow(IMAGES[0])
