@@ -1,29 +1,34 @@
 """Your own training loop: two calls per epoch and one per batch. Run: python examples/plain_pytorch.py"""
 
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch import nn
+from torch.utils.data import DataLoader
 
 import particleaugment as pa
 from particleaugment.data import load_digits
-from particleaugment.models import WideResNet
 
 data = load_digits()
-train = TensorDataset(data.train_images, data.train_labels, torch.arange(len(data.train_labels)))
-loader = DataLoader(train, batch_size=128, shuffle=True)
-model = WideResNet(depth=10, width=1, num_classes=10)
+train = pa.IndexedDataset((data.train_images, data.train_labels))  # or any data set of (image, label)
+loader = DataLoader(train, batch_size=64, shuffle=True)
+model = nn.Sequential(nn.AvgPool2d(4), nn.Flatten(), nn.Linear(192, 64), nn.ReLU(), nn.Linear(64, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
-loss = torch.nn.CrossEntropyLoss(reduction="none")
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=10)
+loss = nn.CrossEntropyLoss(reduction="none")
 
-search = pa.ParticleAugment(num_particles=16, nonzero=3, m=3, seed=0, clone_size=512, measure_size=64)
-for epoch in range(1, 4):
+search = pa.ParticleAugment(num_particles=16, nonzero=3, m=3, seed=0, clone_size=512, measure_size=128)
+for epoch in range(1, 11):
     search.set_epoch(epoch)
     for images, labels, ids in loader:
         x = search.augment(images, ids) / 255
         optimizer.zero_grad()
         loss(model(x), labels).mean().backward()
         optimizer.step()
-    search.step(
-        model=model, optimizer=optimizer, dataset=(data.train_images, data.train_labels),
-        loss=loss, preprocess=lambda images: images / 255, batch_size=128,
-    )  # fmt: skip
-    print(epoch, search)
+    scheduler.step()
+    if search.due(epoch, epochs=10):
+        search.step(
+            model=model, optimizer=optimizer, dataset=train, loss=loss,
+            preprocess=lambda images: images / 255, batch_size=64,
+        )  # fmt: skip
+    right = (model(data.test_images / 255).argmax(1) == data.test_labels).float().mean()
+    print(f"epoch {epoch}: {100 * right:.1f} % of the test digits, {search.policy.ops_per_image:.2f} ops per image")
+search.schedule(epochs=10).save("policy.json")  # every policy of the run, for another network

@@ -30,9 +30,3 @@ def test_search_loop_is_short():
 def test_tables_are_up_to_date():
     check = [sys.executable, str(ROOT / "benchmarks" / "tables.py"), "--check"]
     assert subprocess.run(check, check=False).returncode == 0, "run python benchmarks/tables.py"
-
-
-@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
-def test_example_runs(example):
-    done = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr

@@ -3,6 +3,7 @@
 from particleaugment import filter, ops, semantics
 from particleaugment.augment import Augment
 from particleaugment.executors import EXECUTORS, apply
+from particleaugment.image_transform import ImageTransform
 from particleaugment.ops import OPS
 from particleaugment.policies import (
     AutoAugment,
@@ -18,6 +19,7 @@ from particleaugment.policies import (
 from particleaugment.policies import from_dict as policy_from_dict
 from particleaugment.policies import load as load_policy
 from particleaugment.program import Program
+from particleaugment.samples import IndexedDataset
 from particleaugment.search import FilterSettings, ParticleAugment
 from particleaugment.transforms import ColorJitter, HorizontalFlip, Normalize, PadCrop, RandomErasing
 
@@ -31,6 +33,8 @@ __all__ = [
     "FilterSettings",
     "HorizontalFlip",
     "Identity",
+    "ImageTransform",
+    "IndexedDataset",
     "Normalize",
     "PadCrop",
     "ParticleAugment",

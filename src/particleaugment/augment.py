@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from particleaugment.executors import apply, check_images, choose_executor
+from particleaugment.live import LiveState
 from particleaugment.policies.base import Policy
 from particleaugment.policies.parse import parse
 from particleaugment.program import resample_code
@@ -23,7 +24,9 @@ class Augment(nn.Module):
     Give sample ids (each sample's index in its data set) and call :meth:`set_epoch`, and the result is a pure function
     of (seed, epoch, id): the same for every batch size, number of workers, device and after every resume. Without ids
     a counter, kept in the ``state_dict``, stands in for them: every call then draws afresh, and what a sample gets
-    depends on its place in the stream of batches.
+    depends on its place in the stream of batches. In workers of a data loader each counts for itself, in memory that
+    outlives it, so no epoch repeats another; but workers prepare batches ahead, so a state saved in the middle of an
+    epoch may count a few that were never used. :class:`particleaugment.IndexedDataset` gives any data set its ids.
 
     In ``eval()`` mode images pass unchanged, except for a :class:`Normalize` among ``after``.
 
@@ -56,8 +59,8 @@ class Augment(nn.Module):
         fill: tuple[int, int, int] = (128, 128, 128),
     ):
         super().__init__()
-        self.policy = parse(policy) if isinstance(policy, str) else policy
-        if not isinstance(self.policy, Policy):
+        chosen = parse(policy) if isinstance(policy, str) else policy
+        if not isinstance(chosen, Policy):
             raise TypeError(f"expected a policy or a policy string, got {type(policy).__name__}")
         self.seed = seed
         self.before = tuple(before)
@@ -65,14 +68,32 @@ class Augment(nn.Module):
         choose_executor(executor, torch.device("cpu"))
         resample_code(resample)
         self.executor, self.resample, self.fill = executor, resample, fill
-        self.epoch = 0
-        self.counter = 0
+        self._live = LiveState(chosen)
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force; a new one of the same form (other particles or weights) reaches running workers too."""
+        return self._live.policy
+
+    @policy.setter
+    def policy(self, policy: Policy) -> None:
+        self._live.policy = policy
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that draws are made for."""
+        return self._live.epoch
+
+    @property
+    def counter(self) -> int:
+        """Images augmented without ids so far in this process (workers not counted)."""
+        return int(self._live.counters[0])
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch, part of every draw's key; call it before each epoch."""
         if epoch < 0:
             raise ValueError(f"the epoch must not be negative, got {epoch}")
-        self.epoch = int(epoch)
+        self._live.epoch = int(epoch)
 
     def forward(self, images: Tensor, ids: Tensor | None = None) -> Tensor:
         """Augment a batch ``[B, C, H, W]`` (or one image ``[C, H, W]``) of uint8 images."""
@@ -84,33 +105,27 @@ class Augment(nn.Module):
                 images = transform.run(images) if isinstance(transform, Normalize) else images
             return images
         check_images(images)
-        ids = self._fresh_ids(len(images)) if ids is None else checked_ids(ids)
+        ids = self._live.next_ids(len(images)) if ids is None else checked_ids(ids)
         if ids.shape != images.shape[:1]:
             raise ValueError(f"there must be one id per image, got {tuple(ids.shape)} ids for {len(images)} images")
         ids = ids.to(images.device, non_blocking=True)
         height, width = images.shape[-2:]
+        epoch = self.epoch
         for transform in self.before:
-            images = transform(images, ids, self.epoch, self.seed)
-        program = self.policy.sample(ids, self.epoch, self.seed, (height, width))
+            images = transform(images, ids, epoch, self.seed)
+        program = self.policy.sample(ids, epoch, self.seed, (height, width))
         images = apply(images, program, self.executor, self.resample, self.fill)
         for transform in self.after:
-            images = transform(images, ids, self.epoch, self.seed)
+            images = transform(images, ids, epoch, self.seed)
         return images
 
-    def _fresh_ids(self, count: int) -> Tensor:
-        worker = torch.utils.data.get_worker_info()
-        # The worker's number in the high bits: workers hold copies of the counter and must not repeat each other.
-        start = self.counter + ((worker.id + 1 if worker else 0) << 40)
-        self.counter += count
-        return torch.arange(start, start + count)
-
     def get_extra_state(self) -> Tensor:
-        """Return epoch and counter for ``state_dict``."""
-        return torch.tensor([self.epoch, self.counter])
+        """Return the epoch and the counters for ``state_dict``."""
+        return torch.cat([torch.tensor([self.epoch]), self._live.counters])
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Restore epoch and counter from ``state_dict``."""
-        self.epoch, self.counter = (int(value) for value in state)
+        """Restore the epoch and the counters from ``state_dict``."""
+        self._live.epoch, self._live.counters = int(state[0]), state[1:]
 
     def extra_repr(self) -> str:
         """Return the settings for ``repr``."""

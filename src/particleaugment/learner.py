@@ -1,7 +1,8 @@
-"""What trains: samples by index, and a network with its way of taking a step."""
+"""What trains: a network with its way of taking a step."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from particleaugment.samples import Samples
+
 __all__ = ["Learner", "NonFiniteLoss", "Samples"]
 
 
@@ -17,73 +20,19 @@ class NonFiniteLoss(ArithmeticError):
     """The training loss is infinite or not a number; raised before the optimizer takes the step."""
 
 
-class Samples:
-    """Training samples by index: uint8 images, targets for the loss, and class labels for stratification.
-
-    Args:
-        dataset: ``(images, targets)`` with images uint8 ``[N, C, H, W]`` and targets ``[N]`` or soft ``[N, classes]``;
-            or any object with ``len`` whose items are ``(uint8 image, target)``. Labels of such an object are taken
-            from its ``targets`` or ``labels`` attribute if it has one, else by reading it through once.
-
-    >>> samples = Samples((torch.zeros(4, 3, 8, 8, dtype=torch.uint8), torch.tensor([0, 1, 0, 1])))
-    >>> samples.gather(torch.tensor([2, 3]))[1]
-    tensor([0, 1])
-    """
-
-    def __init__(self, dataset: Any):
-        self.dataset = dataset
-        if isinstance(dataset, torch.utils.data.TensorDataset):
-            dataset = dataset.tensors
-        self.tensors: tuple[Tensor, Tensor] | None = None
-        if isinstance(dataset, (tuple, list)) and len(dataset) == 2 and isinstance(dataset[0], Tensor):
-            images, targets = dataset[0], torch.as_tensor(dataset[1])
-            if images.dtype != torch.uint8 or images.dim() != 4:
-                raise TypeError(f"images must be uint8 [N, C, H, W], got {images.dtype} of shape {tuple(images.shape)}")
-            if len(images) != len(targets):
-                raise ValueError(f"the data set has {len(images)} images but {len(targets)} targets")
-            self.tensors = (images, targets)
-        self.labels = self._labels()
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def gather(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the images and targets of some samples."""
-        if self.tensors is not None:
-            images, targets = self.tensors
-            return images[indices.to(images.device)], targets[indices.to(targets.device)]
-        items = [self.dataset[i] for i in indices.tolist()]
-        pictures = [item[0] for item in items]
-        if not isinstance(pictures[0], Tensor) or pictures[0].dtype != torch.uint8:
-            kind = pictures[0].dtype if isinstance(pictures[0], Tensor) else type(pictures[0]).__name__
-            raise TypeError(f"the data set must give uint8 image tensors, got {kind}; return the image unnormalised")
-        return torch.stack(pictures), torch.stack([torch.as_tensor(item[1]) for item in items])
-
-    def _labels(self) -> Tensor:
-        if self.tensors is not None:
-            targets = self.tensors[1]
-        else:
-            known = getattr(self.dataset, "targets", getattr(self.dataset, "labels", None))
-            if known is None:
-                known = [self.dataset[i][1] for i in range(len(self.dataset))]
-            rows = [torch.as_tensor(target) for target in known]
-            targets = torch.stack(rows)
-        # Soft targets are stratified by their likeliest class.
-        return (targets.argmax(1) if targets.dim() == 2 else targets).to("cpu", torch.int64)
-
-
 @dataclass(slots=True)
 class Learner:
     """How a network takes one step and how it is judged; the clone is trained by the same object as the network.
 
     Attributes:
-        model: The network.
-        optimizer: Its optimizer.
+        model: The network; it returns logits, or an object that has them as ``logits``.
+        optimizer: Its optimizer; of one wrapped by Accelerate or Fabric, the one inside is used.
         loss: ``loss(logits, targets)`` returning one value per sample.
         preprocess: Turns augmented uint8 images into the network's input.
         autocast: Makes the context of the forward pass, for mixed precision.
         scaler: A GradScaler, where one is used.
         accumulate: Batches whose gradients are summed for one optimizer step.
+        max_grad_norm: Longest gradient; longer ones are shortened to it.
     """
 
     model: nn.Module
@@ -93,7 +42,19 @@ class Learner:
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
     scaler: torch.amp.GradScaler | None = None
     accumulate: int = 1
+    max_grad_norm: float | None = None
     _pending: int = 0
+
+    def __post_init__(self) -> None:
+        # Accelerate's wrapper leaves steps out while gradients accumulate; the clone does its own accumulation.
+        while isinstance(inner := getattr(self.optimizer, "optimizer", None), torch.optim.Optimizer):
+            self.optimizer = inner
+        closure = inspect.signature(self.optimizer.step).parameters.get("closure")
+        if closure is not None and closure.default is inspect.Parameter.empty:
+            raise TypeError(
+                f"{type(self.optimizer).__name__} takes steps by calling a closure, which the clone's training cannot "
+                "give it; use an optimizer whose step() needs no closure, such as SGD or AdamW"
+            )
 
     def train_batch(self, images: Tensor, targets: Tensor) -> Tensor:
         """Take a training step on augmented uint8 images and return the detached mean loss."""
@@ -115,6 +76,10 @@ class Learner:
         if self._pending == 0:
             return
         self._pending = 0
+        if self.max_grad_norm is not None:
+            if self.scaler is not None:
+                self.scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.max_grad_norm)
         if self.scaler is None:
             self.optimizer.step()
         else:
@@ -133,7 +98,8 @@ class Learner:
         return next(self.model.parameters()).device
 
     def _losses(self, images: Tensor, targets: Tensor) -> Tensor:
-        logits = self.model(self.preprocess(images.to(self.device)))
+        output = self.model(self.preprocess(images.to(self.device)))
+        logits = getattr(output, "logits", output)
         losses = self.loss(logits.float(), targets.to(self.device))
         if losses.dim() != 1 or len(losses) != len(images):
             raise ValueError(

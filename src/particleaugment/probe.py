@@ -238,6 +238,7 @@ class EagerTrainee:
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return each sample's loss."""
+        logits = getattr(logits, "logits", logits)
         return self.learner.loss(logits.float(), targets)
 
     @torch.no_grad()

@@ -108,6 +108,11 @@ class ParticleAugment:
         """Augment a uint8 batch under today's policy; see :class:`Augment` on ``ids``."""
         return self._augment(images, ids)  # type: ignore[no-any-return]
 
+    @property
+    def augmentation(self) -> Augment:
+        """What :meth:`augment` calls; its policy follows the search, also in workers of a data loader that run."""
+        return self._augment
+
     def track(self, model: nn.Module) -> None:
         """Follow the weights' average; with ``measure="gradient"``, call it after every optimizer step.
 
@@ -137,6 +142,7 @@ class ParticleAugment:
         autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
         scaler: torch.amp.GradScaler | None = None,
         accumulate: int = 1,
+        max_grad_norm: float | None = None,
         progress: Progress = lambda phase, done, total: None,
     ) -> FilterRecord | None:
         """Take one filter step after an epoch; returns what it did, or None if the search is frozen.
@@ -148,16 +154,18 @@ class ParticleAugment:
         Args:
             model: The network that trains.
             optimizer: Its optimizer.
-            dataset: Training data; see :class:`particleaugment.probe.Samples`.
+            dataset: Training data: a data set of ``(image, target)`` or ``(images, targets)``; see
+                :class:`particleaugment.learner.Samples`.
             loss: ``loss(logits, targets)`` returning one value per sample.
             preprocess: Turns augmented uint8 images into the network's input.
             batch_size: Batch of the clone's training.
             autocast: Makes the context of forward passes, e.g. ``lambda: torch.autocast("cuda", torch.bfloat16)``.
             scaler: The GradScaler, where one is used.
             accumulate: Batches per optimizer step.
+            max_grad_norm: Where the gradient is clipped in training, if it is.
             progress: Told after every batch; may raise to stop, and everything is restored all the same.
         """
-        learner = Learner(model, optimizer, loss, preprocess, autocast, scaler, accumulate)
+        learner = Learner(model, optimizer, loss, preprocess, autocast, scaler, accumulate, max_grad_norm)
         samples = self._samples_of(dataset)
         augment = self.training_augmentation()
         trainee = EagerTrainee(learner, samples, augment, batch_size, average=self.average)

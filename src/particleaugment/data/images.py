@@ -19,7 +19,7 @@ from torch import Tensor
 
 from particleaugment.random import Stream, exp, uniform
 
-__all__ = ["EXTENSIONS", "CentreCrop", "RandomResizedCrop", "read_image"]
+__all__ = ["EXTENSIONS", "CentreCrop", "RandomResizedCrop", "read_image", "simplified"]
 
 EXTENSIONS = (".jpeg", ".jpg", ".png", ".webp")
 """How the names of image files end, in lower or upper case."""
@@ -140,7 +140,7 @@ def read_image(
             if drafted is not None:
                 shrunk = drafted[1][2] / width  # 1, 1/2, 1/4 or 1/8, exactly
                 box = (box[0] * shrunk, box[1] * shrunk, box[2] * shrunk, box[3] * shrunk)
-            pixels = _simplified(image).resize((size, size), Image.Resampling.BILINEAR, box=box)
+            pixels = simplified(image).resize((size, size), Image.Resampling.BILINEAR, box=box)
             return _to_tensor(pixels if pixels.mode == "RGB" else pixels.convert("RGB"), out)
     except Image.DecompressionBombError as error:
         raise ValueError(f"the image {path} is too large: {str(error).rstrip('.')}; shrink it or remove it") from None
@@ -151,7 +151,7 @@ def read_image(
         raise ValueError(f"the image {path} cannot be read: {reason.rstrip('.')}; repair it or remove it") from None
 
 
-def _simplified(image: Image.Image) -> Image.Image:
+def simplified(image: Image.Image) -> Image.Image:
     """Return an image in mode RGB or L, 8 bits."""
     if image.mode in ("RGB", "L"):
         return image

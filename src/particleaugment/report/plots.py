@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from particleaugment.report.metrics import RunHistory
+from particleaugment.report.metrics import Floats, RunHistory
 from particleaugment.report.svg import BLUE, GREEN, INK, ORANGE, PURPLE, RED, inline_svg
 
 __all__ = ["curves", "delta_of_last_step", "effective_sample_size", "heat_map", "ops_per_image", "phases"]
@@ -32,20 +33,25 @@ def heat_map(run: RunHistory) -> str:
     """Each op's inclusion probability by epoch, weighted by particle weight."""
 
     def draw_heat_map(figure: Any, axes: Any) -> None:
-        image = axes.imshow(
-            run.inclusion.T, aspect="auto", cmap="viridis", vmin=0, interpolation="nearest",
-            extent=(0.5, len(run.inclusion) + 0.5, len(run.ops) - 0.5, -0.5),
-        )  # fmt: skip
-        axes.set_yticks(range(len(run.ops)), run.ops)
-        axes.set(xlabel="epoch")
-        axes.tick_params(length=0)
-        for spine in axes.spines.values():
-            spine.set_visible(False)
-        bar = figure.colorbar(image, ax=axes, pad=0.01, fraction=0.03)
-        bar.outline.set_visible(False)  # type: ignore[operator]
-        bar.set_label("probability of being applied to an image")
+        draw_inclusion(figure, axes, run.inclusion, run.ops)
 
     return inline_svg(9, 0.8 + 0.22 * len(run.ops), draw_heat_map)
+
+
+def draw_inclusion(figure: Any, axes: Any, inclusion: Floats, ops: Sequence[str]) -> None:
+    """Draw inclusion probabilities ``[epochs, n]`` as a heat map."""
+    image = axes.imshow(
+        inclusion.T, aspect="auto", cmap="viridis", vmin=0, interpolation="nearest",
+        extent=(0.5, len(inclusion) + 0.5, len(ops) - 0.5, -0.5),
+    )  # fmt: skip
+    axes.set_yticks(range(len(ops)), ops)
+    axes.set(xlabel="epoch")
+    axes.tick_params(length=0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    bar = figure.colorbar(image, ax=axes, pad=0.01, fraction=0.03)
+    bar.outline.set_visible(False)
+    bar.set_label("probability of being applied to an image")
 
 
 def ops_per_image(run: RunHistory) -> str:
@@ -85,17 +91,22 @@ def delta_of_last_step(run: RunHistory) -> str:
     step = measured[-1]
 
     def draw_delta(figure: Any, axes: Any) -> None:
-        delta = np.array(step["delta"], dtype=float)
-        errors = np.array([np.nan if e is None else e for e in step["standard_error"]], dtype=float)
-        order = np.argsort(delta)
-        axes.errorbar(
-            np.arange(1, len(delta) + 1), delta[order], yerr=errors[order], fmt="o", color=BLUE, markersize=3,
-            elinewidth=0.8,
-        )  # fmt: skip
-        axes.axhline(1.0, color=INK, linewidth=0.6, linestyle=":")
-        axes.set(xlabel=f"particles in order of δ (after epoch {step['epoch']})", ylabel="δ ± standard error")
+        draw_deltas(axes, step["delta"], step["standard_error"], f"after epoch {step['epoch']}")
 
     return inline_svg(9, 2.4, draw_delta)
+
+
+def draw_deltas(axes: Any, deltas: Sequence[float], errors: Sequence[float | None], when: str) -> None:
+    """Draw δ of each particle with its standard error, in order of δ."""
+    delta = np.array(deltas, dtype=float)
+    error = np.array([np.nan if e is None else e for e in errors], dtype=float)
+    order = np.argsort(delta)
+    axes.errorbar(
+        np.arange(1, len(delta) + 1), delta[order], yerr=error[order], fmt="o", color=BLUE, markersize=3,
+        elinewidth=0.8,
+    )  # fmt: skip
+    axes.axhline(1.0, color=axes.xaxis.label.get_color(), linewidth=0.6, linestyle=":")
+    axes.set(xlabel=f"particles in order of δ ({when})", ylabel="δ ± standard error")
 
 
 def phases(run: RunHistory) -> str:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from particleaugment.executors import apply
-from particleaugment.policies import Policy
+from particleaugment.policies import ParticlePolicy, Policy, Schedule
+from particleaugment.report.loggers import heat_map
 
 __all__ = ["EventWriter"]
 
@@ -66,6 +67,11 @@ class EventWriter:
         size = (images.shape[-2], images.shape[-1])
         program = policy.sample(torch.arange(len(images)), epoch, 0, size)
         self._writer.add_images("policy/augmented", apply(images, program), epoch)
+
+    def log_heat_map(self, epochs: int, policy: Policy) -> None:
+        """Write how each op's inclusion went, epoch by epoch, if the policy has particles."""
+        if self._writer is not None and isinstance(policy, (Schedule, ParticlePolicy)):
+            self._writer.add_figure("policy/heat_map", heat_map(policy, epochs), epochs)
 
     def close(self) -> None:
         """Flush and close the event file."""

@@ -200,6 +200,7 @@ class Session:
         weights = {name: tensor.contiguous() for name, tensor in self.model.state_dict().items()}
         metadata = {"format": "pt", "model": self.config.model, "data": self.config.data, "seed": str(self.config.seed)}
         write_atomically(self.run.model, _weights_file(weights, metadata))
+        self._events.log_heat_map(self.config.epochs, self.current_policy())
         self._events.close()
 
     # Saving and restoring.

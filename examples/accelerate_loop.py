@@ -1,0 +1,37 @@
+"""Your own loop under Hugging Face Accelerate. Run: python examples/accelerate_loop.py"""
+
+import torch
+from accelerate import Accelerator
+from torch import nn
+from torch.utils.data import DataLoader
+
+import particleaugment as pa
+from particleaugment.data import load_digits
+
+accelerator = Accelerator(gradient_accumulation_steps=2, mixed_precision="bf16")
+data = load_digits()
+train = pa.IndexedDataset((data.train_images, data.train_labels))
+model = nn.Sequential(nn.AvgPool2d(4), nn.Flatten(), nn.Linear(192, 64), nn.ReLU(), nn.Linear(64, 10))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.003)
+model, optimizer, loader = accelerator.prepare(model, optimizer, DataLoader(train, batch_size=32, shuffle=True))
+loss = nn.CrossEntropyLoss(reduction="none")
+
+search = pa.ParticleAugment(num_particles=16, nonzero=3, m=3, seed=0, clone_size=512, measure_size=128)
+accelerator.register_for_checkpointing(search)
+for epoch in range(1, 6):
+    search.set_epoch(epoch)
+    for images, labels, ids in loader:
+        with accelerator.accumulate(model):
+            value = loss(model(search.augment(images, ids) / 255), labels).mean()
+            accelerator.backward(value)
+            optimizer.step()
+            optimizer.zero_grad()
+    search.step(
+        model=model, optimizer=optimizer, dataset=train, loss=loss, preprocess=lambda images: images / 255,
+        batch_size=32, autocast=accelerator.autocast, scaler=accelerator.scaler, accumulate=2,
+    )  # fmt: skip
+    accelerator.save_state("runs/accelerate")
+    accelerator.print(epoch, f"loss {float(value.detach()):.3f}", search)
+
+accelerator.load_state("runs/accelerate")  # puts model, optimizer and search back
+accelerator.print(search)

@@ -1,0 +1,211 @@
+"""Samples by index: what data sets may look like, and what the rest of the package sees of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import Dataset, Subset, TensorDataset
+
+from particleaugment.data.images import simplified
+
+__all__ = ["IndexedDataset", "Samples", "image_and_target", "to_uint8"]
+
+_IMAGE_NAMES = ("image", "img", "pixel_values")
+_TARGET_NAMES = ("label", "labels", "target")
+
+
+def to_uint8(image: Any) -> Tensor:
+    """Return one image as a uint8 tensor ``[C, H, W]``.
+
+    Args:
+        image: A uint8 tensor of that shape, a Pillow image (grey stays one channel, everything else becomes RGB), or a
+            uint8 array ``[H, W]`` or ``[H, W, C]``.
+
+    >>> to_uint8(Image.new("RGB", (5, 4))).shape
+    torch.Size([3, 4, 5])
+    """
+    if isinstance(image, Image.Image):
+        image = np.array(simplified(image))
+    if isinstance(image, np.ndarray):
+        image = _from_array(image)
+    if not isinstance(image, Tensor) or image.dtype != torch.uint8:
+        kind = image.dtype if isinstance(image, Tensor) else type(image).__name__
+        raise TypeError(
+            f"an image must be a uint8 tensor, a uint8 array or a Pillow image, got {kind}; "
+            "let the data set return it before it is converted to float or normalised"
+        )
+    if image.dim() != 3 or image.shape[0] not in (1, 3):
+        raise ValueError(f"an image must have shape [1 or 3, height, width], got {tuple(image.shape)}")
+    return image
+
+
+def _from_array(pixels: np.ndarray[Any, Any]) -> Tensor:
+    if pixels.dtype != np.uint8:
+        raise TypeError(f"image arrays must be uint8 (0 to 255), got {pixels.dtype}")
+    if pixels.ndim == 2:
+        pixels = pixels[None]
+    elif pixels.ndim == 3 and pixels.shape[-1] in (1, 3):
+        pixels = pixels.transpose(2, 0, 1)
+    return torch.from_numpy(np.ascontiguousarray(pixels))
+
+
+def image_and_target(item: Any) -> tuple[Any, Any]:
+    """Return image and target of a data set's item: of a tuple the first two, of a dict those with the usual names.
+
+    >>> image_and_target({"img": "picture", "label": 3})
+    ('picture', 3)
+    """
+    if isinstance(item, Mapping):
+        image = next((name for name in _IMAGE_NAMES if name in item), None)
+        target = next((name for name in _TARGET_NAMES if name in item), None)
+        if image is None or target is None:
+            raise ValueError(
+                f"a sample must have an image ({', '.join(_IMAGE_NAMES)}) and a target ({', '.join(_TARGET_NAMES)}), "
+                f"got a dict with {', '.join(map(str, item)) or 'nothing'}"
+            )
+        return item[image], item[target]
+    if not isinstance(item, Sequence) or isinstance(item, str) or len(item) < 2:
+        raise TypeError(f"a data set must give (image, target) or a dict of both, got {type(item).__name__}")
+    return item[0], item[1]
+
+
+class Samples:
+    """Training samples by index: uint8 images, targets for the loss, and class labels for stratification.
+
+    Args:
+        dataset: ``(images, targets)`` with images uint8 ``[N, C, H, W]`` (as an array also ``[N, H, W, C]``) and
+            targets ``[N]`` or soft ``[N, classes]``; or any object with ``len`` whose items are ``(image, target)``
+            or a dict of both, the image being anything that :func:`to_uint8` takes. Labels of such an object are taken
+            from its ``targets`` or ``labels`` attribute if it has one, else by reading it through once.
+
+    >>> samples = Samples((torch.zeros(4, 3, 8, 8, dtype=torch.uint8), torch.tensor([0, 1, 0, 1])))
+    >>> samples.gather(torch.tensor([2, 3]))[1]
+    tensor([0, 1])
+    """
+
+    def __init__(self, dataset: Any):
+        self.dataset = dataset
+        if isinstance(dataset, IndexedDataset):
+            dataset = dataset.samples.dataset
+        self._items = dataset
+        if isinstance(dataset, TensorDataset):
+            dataset = dataset.tensors
+        self.tensors: tuple[Tensor, Tensor] | None = None
+        if isinstance(dataset, (tuple, list)) and len(dataset) >= 2 and isinstance(dataset[0], (Tensor, np.ndarray)):
+            self.tensors = _checked_pair(dataset[0], dataset[1])
+        elif not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+            raise TypeError(
+                f"a data set must have len() and items by index, or be (images, targets), got {type(dataset).__name__}"
+            )
+        if len(self) == 0:
+            raise ValueError("the data set is empty")
+
+    def __len__(self) -> int:
+        return len(self._items) if self.tensors is None else len(self.tensors[0])
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Any]:
+        """Return the image and the target of one sample."""
+        if self.tensors is not None:
+            return self.tensors[0][index], self.tensors[1][index]
+        image, target = image_and_target(self._items[index])
+        return to_uint8(image), target
+
+    def gather(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the images and targets of some samples."""
+        if self.tensors is not None:
+            images, targets = self.tensors
+            return images[indices.to(images.device)], targets[indices.to(targets.device)]
+        items = [self[i] for i in indices.tolist()]
+        return stacked([image for image, _ in items]), torch.stack([_as_target(target) for _, target in items])
+
+    @cached_property
+    def labels(self) -> Tensor:
+        """The class of every sample, int64 ``[N]``; soft targets count as their likeliest class."""
+        targets = self.tensors[1] if self.tensors is not None else known_targets(self._items)
+        if targets is None:
+            targets = torch.stack([_as_target(self[i][1]) for i in range(len(self))])
+        return (targets.argmax(1) if targets.dim() == 2 else targets).to("cpu", torch.int64)
+
+
+class IndexedDataset(Dataset[tuple[Tensor, Any, int]]):
+    """Wraps any data set of ``(image, target)`` to give ``(image, target, id)``, the image as a uint8 tensor.
+
+    With ids an augmentation is a pure function of (seed, epoch, id), whatever the order, batches and workers.
+
+    Args:
+        dataset: Anything that :class:`particleaugment.learner.Samples` takes: a torch or torchvision data set of Pillow
+            images or uint8 tensors, a Hugging Face one, or ``(images, targets)``.
+
+    >>> pictures = [(Image.new("RGB", (8, 8)), 1), (Image.new("RGB", (8, 8)), 0)]
+    >>> image, target, number = IndexedDataset(pictures)[1]
+    >>> image.shape, target, number
+    (torch.Size([3, 8, 8]), 0, 1)
+    """
+
+    def __init__(self, dataset: Any):
+        self.samples = Samples(dataset)
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Any, int]:
+        """Return image, target and id of a sample."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"the data set has {len(self)} samples, got index {index}")
+        return *self.samples[index], int(index)
+
+    @property
+    def targets(self) -> Tensor:
+        """The class of every sample, int64 ``[N]``."""
+        return self.samples.labels
+
+
+def stacked(images: Sequence[Tensor]) -> Tensor:
+    """Return images of one size as a batch."""
+    sizes = {tuple(image.shape) for image in images}
+    if len(sizes) > 1:
+        shown = " and ".join(str(size) for size in sorted(sizes)[:2])
+        raise ValueError(f"the images of a batch must have one size, got {shown}; crop or resize in the data set")
+    return torch.stack(list(images))
+
+
+def known_targets(dataset: Any) -> Tensor | None:
+    """Return a data set's targets if it can tell them without reading its samples."""
+    if isinstance(dataset, Subset):
+        whole = known_targets(dataset.dataset)
+        return None if whole is None else whole[torch.as_tensor(dataset.indices)]
+    if isinstance(dataset, TensorDataset):
+        return dataset.tensors[1] if len(dataset.tensors) > 1 else None
+    known = getattr(dataset, "targets", getattr(dataset, "labels", None))
+    return None if known is None else torch.stack([_as_target(target) for target in known])
+
+
+def _as_target(target: Any) -> Tensor:
+    try:
+        return torch.as_tensor(target)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(
+            f"a target must be a class number or soft class probabilities, got {type(target).__name__}; "
+            "number the classes from 0"
+        ) from None
+
+
+def _checked_pair(images: Any, targets: Any) -> tuple[Tensor, Tensor]:
+    if isinstance(images, np.ndarray):
+        if images.ndim == 3:
+            images = images[..., None]
+        images = torch.from_numpy(np.ascontiguousarray(images))
+        if images.dim() == 4 and images.shape[-1] in (1, 3):
+            images = images.permute(0, 3, 1, 2).contiguous()
+    targets = _as_target(targets)
+    if images.dtype != torch.uint8 or images.dim() != 4:
+        raise TypeError(f"images must be uint8 [N, C, H, W], got {images.dtype} of shape {tuple(images.shape)}")
+    if len(images) != len(targets):
+        raise ValueError(f"the data set has {len(images)} images but {len(targets)} targets")
+    return images, targets

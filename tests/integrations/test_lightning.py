@@ -1,0 +1,250 @@
+"""The Lightning callback in real Trainers."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from toy import IMAGES, indexed, network, preprocess, search_of
+
+import particleaugment as pa
+
+lightning = pytest.importorskip("lightning", reason="needs lightning: pip install 'particleaugment[lightning]'")
+from lightning.pytorch.callbacks import ModelCheckpoint  # noqa: E402
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger  # noqa: E402
+from lightning.pytorch.loggers.logger import DummyLogger  # noqa: E402
+
+from particleaugment.integrations.driver import refuse_several_processes  # noqa: E402
+from particleaugment.integrations.lightning import AugmentCallback, ParticleAugmentCallback  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+class Module(lightning.LightningModule):
+    """Notes the batches it is given."""
+
+    def __init__(self):
+        super().__init__()
+        self.network = network()
+        self.seen, self.validated, self.rates = [], [], []
+
+    def forward(self, images):
+        return self.network(preprocess(images))
+
+    def training_step(self, batch, number):
+        images, labels, ids = (batch[key] for key in ("x", "y", "id")) if isinstance(batch, dict) else batch
+        self.seen.append((self.current_epoch + 1, images.clone(), ids))
+        self.rates.append(self.trainer.optimizers[0].param_groups[0]["lr"])
+        return nn.functional.cross_entropy(self(images), labels)
+
+    def validation_step(self, batch, number):
+        self.validated.append(batch[0].clone())
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.9)
+        return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)]
+
+
+def trainer_of(folder, callback, epochs=3, **settings):
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False, "accelerator": "cpu"}
+    quiet |= {"enable_checkpointing": False}
+    callbacks = [callback, *settings.pop("callbacks", [])]
+    return lightning.Trainer(max_epochs=epochs, callbacks=callbacks, default_root_dir=folder, **(quiet | settings))
+
+
+def loader(**settings):
+    return DataLoader(indexed(), batch_size=12, **settings)
+
+
+def test_training_batches_are_augmented_and_validation_batches_are_not(tmp_path):
+    search, module = search_of(start_value=0.9), Module()
+    trainer_of(tmp_path, ParticleAugmentCallback(search)).fit(module, loader(), loader())
+    assert search.steps_taken == 2, "after the first epoch and after the second, not after the last"
+    schedule = search.schedule(3)
+    assert [step.from_epoch for step in schedule.steps] == [1, 2, 3]
+    assert len(module.seen) == 12
+    changed = 0
+    for epoch, images, ids in module.seen:
+        program = schedule.at(epoch).sample(ids, epoch, 7, (8, 8))
+        assert torch.equal(images, pa.apply(IMAGES[ids], program))
+        changed += not torch.equal(images, IMAGES[ids])
+    assert changed == 12
+    assert all(torch.equal(images, IMAGES[12 * (i % 4) :][:12]) for i, images in enumerate(module.validated[-4:]))
+
+
+def test_the_clone_trains_at_the_next_epochs_rate(tmp_path):
+    class Spy(ParticleAugmentCallback):
+        rates: list[float] = []  # noqa: RUF012
+
+        def on_train_epoch_start(self, trainer, pl_module):
+            self.rates.append(trainer.optimizers[0].param_groups[0]["lr"])
+            super().on_train_epoch_start(trainer, pl_module)
+
+    module = Module()
+    trainer_of(tmp_path, Spy(search_of())).fit(module, loader())
+    assert Spy.rates == pytest.approx([0.05, 0.025, 0.0125])
+    assert module.rates[::4] == pytest.approx(Spy.rates)
+
+
+def test_a_resumed_run_is_the_straight_run(tmp_path):
+    straight, module = search_of(), Module()
+    trainer_of(tmp_path, ParticleAugmentCallback(straight), epochs=4).fit(module, loader())
+
+    keep = ModelCheckpoint(tmp_path, filename="kept", every_n_epochs=2, save_on_train_epoch_end=True)
+    saving = {"callbacks": [keep], "enable_checkpointing": True}
+    trainer_of(tmp_path, ParticleAugmentCallback(search_of()), epochs=2, **saving).fit(Module(), loader())
+
+    resumed, other = search_of(), Module()
+    trainer_of(tmp_path, ParticleAugmentCallback(resumed), epochs=4).fit(
+        other, loader(), ckpt_path=tmp_path / "kept.ckpt", weights_only=True
+    )
+    assert resumed.steps_taken == straight.steps_taken == 3
+    assert resumed.state == straight.state
+    assert resumed.schedule(4) == straight.schedule(4)
+    torch.testing.assert_close(other.network.state_dict(), module.network.state_dict(), rtol=0, atol=0)
+
+
+def test_a_run_resumed_within_an_epoch_takes_each_step_once(tmp_path):
+    keep = ModelCheckpoint(tmp_path, filename="kept", every_n_train_steps=6)
+    saving = {"callbacks": [keep], "enable_checkpointing": True, "max_steps": 6}
+    first = search_of()
+    trainer_of(tmp_path, ParticleAugmentCallback(first), epochs=4, **saving).fit(Module(), loader())
+    assert first.steps_taken == 1
+
+    # Lightning starts the epoch's batches anew, so the networks differ from a straight run's; the steps do not repeat.
+    resumed = search_of()
+    trainer = trainer_of(tmp_path, ParticleAugmentCallback(resumed), epochs=4)
+    trainer.fit(Module(), loader(), ckpt_path=tmp_path / "kept.ckpt")
+    assert resumed.steps_taken == 3
+    assert [step.from_epoch for step in resumed.schedule(4).steps] == [1, 2, 3, 4]
+    assert resumed.schedule(4).at(2) == first.policy
+
+
+class Board(DummyLogger):
+    """A logger with ``log_image``, as Lightning's WandbLogger has it."""
+
+    def __init__(self):
+        super().__init__()
+        self.images = []
+
+    def log_image(self, key, images, step=None):
+        self.images.append((key, images[0].size, step))
+
+
+def test_metrics_and_figures_are_logged(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    search, board = search_of(), Board()
+    loggers = [TensorBoardLogger(tmp_path, "board"), CSVLogger(tmp_path, "csv"), board]
+    trainer = trainer_of(tmp_path, ParticleAugmentCallback(search), logger=loggers, log_every_n_steps=1)
+    trainer.fit(Module(), loader())
+    assert trainer.logged_metrics["policy/ops_per_image"] == pytest.approx(search.policy.ops_per_image)
+    assert trainer.logged_metrics["filter/d0"].isfinite()
+    events = EventAccumulator(loggers[0].log_dir)
+    events.Reload()
+    assert "policy/heat_map" in events.Tags()["images"]
+    assert len(events.Scalars("filter/effective_sample_size")) == 2
+    assert "filter/d0" in (tmp_path / "csv" / "version_0" / "metrics.csv").read_text().splitlines()[0]
+    assert ("policy/heat_map", 4) in [(key, step) for key, _, step in board.images]
+
+
+def test_precision_accumulation_and_clipping(tmp_path):
+    search = search_of()
+    settings = {"precision": "bf16-mixed", "accumulate_grad_batches": 2, "gradient_clip_val": 0.5}
+    module = Module()
+    trainer_of(tmp_path, ParticleAugmentCallback(search), **settings).fit(module, loader())
+    assert search.steps_taken == 2
+    assert all(parameter.isfinite().all() for parameter in module.parameters())
+
+
+def test_dicts_and_batches_without_ids(tmp_path):
+    def collate(items):
+        images, labels, ids = zip(*items)
+        return {"x": torch.stack(images), "y": torch.tensor(labels), "id": torch.tensor(ids)}
+
+    search, module = search_of(start_value=0.9), Module()
+    callback = ParticleAugmentCallback(search, image_key="x", id_key=None)
+    trainer_of(tmp_path, callback, epochs=1).fit(module, loader(collate_fn=collate))
+    assert search.augmentation.counter == 48
+    assert not torch.equal(module.seen[0][1], IMAGES[:12])
+
+
+def test_a_data_set_that_augments_already(tmp_path):
+    search, module = search_of(start_value=0.9), Module()
+    trainer_of(tmp_path, ParticleAugmentCallback(search, image_key=None), epochs=2).fit(module, loader())
+    assert torch.equal(module.seen[0][1], IMAGES[:12])
+    assert search.steps_taken == 1
+
+
+class Manual(Module):
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+
+
+@pytest.mark.parametrize(
+    ("callback", "module", "data", "settings", "message"),
+    [
+        ({}, Manual, {}, {}, "the callback needs automatic optimization"),
+        ({}, Module, {}, {"gradient_clip_val": 1.0, "gradient_clip_algorithm": "value"}, "clipped by norm only"),
+        ({"id_key": 3}, Module, {}, {}, "no images under 0 or no ids under 3; wrap the data set in pa.IndexedDataset"),
+        ({}, Module, {"collate_fn": tuple}, {}, "a batch must be a list or a dict, to be augmented in place"),
+    ],
+)
+def test_what_does_not_suit_is_refused(tmp_path, callback, module, data, settings, message):
+    trainer = trainer_of(tmp_path, ParticleAugmentCallback(search_of(), **callback), **settings)
+    with pytest.raises((ValueError, TypeError), match=message):
+        trainer.fit(module(), loader(**data))
+
+
+def test_several_loaders_need_a_data_set(tmp_path):
+    class Several(Module):
+        def training_step(self, batch, number):
+            return super().training_step(batch["first"], number)
+
+    def loaders():
+        return {"first": loader(), "second": loader()}
+
+    keys = {"image_key": None}
+    with pytest.raises(ValueError, match="the training loader, a dict, has no one data set; give the callback one"):
+        trainer_of(tmp_path, ParticleAugmentCallback(search_of(), **keys)).fit(Several(), loaders())
+    search = search_of()
+    trainer_of(tmp_path, ParticleAugmentCallback(search, dataset=indexed(), **keys)).fit(Several(), loaders())
+    assert search.steps_taken == 2
+
+
+def test_several_processes_are_refused():
+    refuse_several_processes(1)
+    with pytest.raises(ValueError, match="takes filter steps in one process, got 2; search on one device"):
+        refuse_several_processes(2)
+
+
+def test_only_a_search_is_taken():
+    with pytest.raises(TypeError, match="a ParticleAugment is expected, got str"):
+        ParticleAugmentCallback("trivial")
+
+
+def test_a_checkpoint_of_another_search_is_refused():
+    callback = ParticleAugmentCallback(search_of())
+    with pytest.raises(ValueError, match="the saved search has other seed"):
+        callback.load_state_dict(ParticleAugmentCallback(search_of(seed=8)).state_dict())
+
+
+def test_a_recorded_schedule_is_replayed(tmp_path):
+    searched, module = search_of(start_value=0.9), Module()
+    trainer_of(tmp_path, ParticleAugmentCallback(searched)).fit(module, loader())
+    replayed, other = pa.Augment(searched.schedule(3), seed=7), Module()
+    trainer_of(tmp_path, AugmentCallback(replayed)).fit(other, loader())
+    assert len(other.seen) == 12
+    assert all(torch.equal(a[1], b[1]) for a, b in zip(module.seen, other.seen))
+    torch.testing.assert_close(other.network.state_dict(), module.network.state_dict(), rtol=0, atol=0)
+    with pytest.raises(TypeError, match=r"a pa.Augment is expected, got str"):
+        AugmentCallback("trivial")
+
+
+def test_the_counters_of_a_fixed_policy_are_kept(tmp_path):
+    callback = AugmentCallback(pa.Augment("trivial"), id_key=None)
+    trainer_of(tmp_path, callback, epochs=1).fit(Module(), loader())
+    again = AugmentCallback(pa.Augment("trivial"), id_key=None)
+    again.load_state_dict(callback.state_dict())
+    assert (again.augment.epoch, again.augment.counter) == (1, 48)

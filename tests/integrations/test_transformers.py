@@ -1,0 +1,216 @@
+"""The Hugging Face collator and callback in real Trainers; Accelerate's checkpoints."""
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+from torch.utils.data import DataLoader
+from toy import IMAGES, LABELS, cross_entropy, indexed, network, preprocess, search_of
+
+import particleaugment as pa
+
+pytest.importorskip("transformers", reason="needs transformers: pip install 'particleaugment[transformers]'")
+from accelerate import Accelerator
+from transformers import Trainer, TrainingArguments, ViTConfig, ViTForImageClassification, set_seed
+from transformers.modeling_outputs import ImageClassifierOutput
+
+from particleaugment.integrations.transformers import (
+    AugmentCollator,
+    EpochCallback,
+    ParticleAugmentCallback,
+)
+from particleaugment.report.loggers import SearchLogger
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def vit():
+    torch.manual_seed(0)
+    config = ViTConfig(
+        image_size=8,
+        patch_size=4,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        num_labels=3,
+    )
+    return ViTForImageClassification(config)
+
+
+class Convolutional(nn.Module):
+    """A network of one's own that speaks the Trainer's language."""
+
+    def __init__(self):
+        super().__init__()
+        self.network = network()
+
+    def forward(self, pixel_values, labels=None):
+        logits = self.network(pixel_values)
+        return ImageClassifierOutput(
+            loss=None if labels is None else cross_entropy(logits, labels).mean(), logits=logits
+        )
+
+
+def trainer_of(folder, search, epochs=3, callback=None, model=None, **settings):
+    defaults = {"save_strategy": "epoch", "per_device_train_batch_size": 12, "learning_rate": 5e-3, "use_cpu": True}
+    defaults |= {"report_to": "none", "disable_tqdm": True, "num_train_epochs": epochs, "logging_strategy": "no"}
+    return Trainer(
+        model=model or vit(),
+        args=TrainingArguments(str(folder), **(defaults | settings)),
+        train_dataset=indexed(),
+        eval_dataset=list(zip(IMAGES, LABELS)),
+        data_collator=AugmentCollator(search, preprocess),
+        callbacks=[callback or ParticleAugmentCallback(search, preprocess)],
+    )
+
+
+# The collator.
+
+
+def test_samples_with_ids_are_augmented_and_others_are_not():
+    search = search_of(start_value=0.9)
+    search.set_epoch(2)
+    collate = AugmentCollator(search, preprocess)
+    ids = torch.tensor([5, 0, 40])
+    batch = collate([indexed()[i] for i in ids.tolist()])
+    assert batch.keys() == {"pixel_values", "labels"}
+    assert torch.equal(batch["pixel_values"], preprocess(search.augment(IMAGES[ids], ids)))
+    assert not torch.equal(batch["pixel_values"], preprocess(IMAGES[ids]))
+    assert torch.equal(batch["labels"], LABELS[ids])
+    plain = collate([(IMAGES[i], int(LABELS[i])) for i in ids.tolist()])
+    assert torch.equal(plain["pixel_values"], preprocess(IMAGES[ids]))
+
+
+def test_dicts_of_pillow_images():
+    augment = pa.Augment("rand-m9-n2-p1", seed=1)
+    collate = AugmentCollator(augment, preprocess)
+    pictures = [Image.fromarray(np.ascontiguousarray(IMAGES[i].permute(1, 2, 0).numpy())) for i in range(3)]
+    batch = collate([{"image": picture, "label": i, "id": 7 + i} for i, picture in enumerate(pictures)])
+    assert torch.equal(batch["pixel_values"], preprocess(augment(IMAGES[:3], torch.tensor([7, 8, 9]))))
+    plain = collate([{"image": picture, "label": i} for i, picture in enumerate(pictures)])
+    assert torch.equal(plain["pixel_values"], preprocess(IMAGES[:3]))
+
+
+def test_what_the_collator_refuses():
+    with pytest.raises(TypeError, match="a ParticleAugment or an Augment is expected, got str"):
+        AugmentCollator("trivial", preprocess)
+    with pytest.raises(ValueError, match="some samples of a batch have an id and some have none"):
+        AugmentCollator(search_of(), preprocess)([(IMAGES[0], 0, 0), (IMAGES[1], 1)])
+
+
+# The callback.
+
+
+def test_a_vit_trains_and_the_policy_moves(tmp_path):
+    search = search_of()
+    trainer = trainer_of(tmp_path, search, epochs=4, eval_strategy="epoch")
+    start = trainer.evaluate()["eval_loss"]
+    trainer.train()
+    assert search.steps_taken == 3
+    assert [step.from_epoch for step in search.schedule(4).steps] == [1, 2, 3, 4]
+    assert trainer.evaluate()["eval_loss"] < start
+    history = [entry for entry in trainer.state.log_history if "filter/d0" in entry]
+    assert [entry["step"] for entry in history] == [4, 8, 12]
+    assert history[-1]["policy/ops_per_image"] == pytest.approx(search.policy.ops_per_image)
+
+
+def test_a_resumed_run_is_the_straight_run(tmp_path):
+    set_seed(1)
+    straight = search_of()
+    trainer = trainer_of(tmp_path / "straight", straight, epochs=4, model=Convolutional())
+    trainer.train()
+
+    resumed = search_of()
+    again = trainer_of(tmp_path / "resumed", resumed, epochs=4, model=Convolutional())
+    shutil.copytree(tmp_path / "straight" / "checkpoint-8", tmp_path / "resumed" / "checkpoint-8")
+    again.train(resume_from_checkpoint=str(tmp_path / "resumed" / "checkpoint-8"))
+    assert resumed.steps_taken == straight.steps_taken == 3
+    assert resumed.state == straight.state
+    torch.testing.assert_close(again.model.state_dict(), trainer.model.state_dict(), rtol=0, atol=0)
+
+    # A checkpoint elsewhere is loaded by hand; one without our file is refused.
+    elsewhere = search_of()
+    callback = ParticleAugmentCallback(elsewhere, preprocess)
+    callback.load(tmp_path / "straight" / "checkpoint-12")
+    assert elsewhere.steps_taken == 2
+    (tmp_path / "resumed" / "checkpoint-8" / "particleaugment.pt").unlink()
+    with pytest.raises(FileNotFoundError, match=r"the checkpoint has no .*particleaugment.pt; resume from one that"):
+        trainer_of(tmp_path / "resumed", search_of(), model=Convolutional()).train(
+            resume_from_checkpoint=str(tmp_path / "resumed" / "checkpoint-8")
+        )
+
+
+def test_precision_accumulation_workers_and_a_logger(tmp_path):
+    logged = []
+
+    class Target:
+        def log(self, values, step):
+            logged.append((step, values))
+
+    search = search_of()
+    callback = ParticleAugmentCallback(search, preprocess, logger=SearchLogger(Target()), batch_size=8)
+    settings = {"bf16": True, "gradient_accumulation_steps": 2, "save_strategy": "no"}
+    settings |= {"dataloader_num_workers": 1, "dataloader_persistent_workers": True}
+    trainer_of(tmp_path, search, callback=callback, **settings).train()
+    assert search.steps_taken == 2
+    assert [step for step, _ in logged] == [2, 4]
+    assert {"filter/d0", "policy/Rotate", "policy/heat_map"} <= logged[0][1].keys()
+
+
+def test_a_recorded_schedule_is_replayed(tmp_path):
+    searched = search_of(start_value=0.9)
+    set_seed(1)
+    first = trainer_of(tmp_path, searched, model=Convolutional(), save_strategy="no")
+    first.train()
+    replayed = pa.Augment(searched.schedule(3), seed=7)
+    set_seed(1)
+    second = trainer_of(tmp_path, replayed, model=Convolutional(), save_strategy="no", callback=EpochCallback(replayed))
+    second.train()
+    assert replayed.epoch == 3
+    torch.testing.assert_close(second.model.state_dict(), first.model.state_dict(), rtol=0, atol=0)
+
+
+# Accelerate.
+
+
+def test_accelerate_keeps_a_search_in_its_checkpoints(tmp_path):
+    def run(search, epochs, accelerator, model, optimizer, loader):
+        for epoch in epochs:
+            search.set_epoch(epoch)
+            for images, labels, ids in loader:
+                loss = cross_entropy(model(preprocess(search.augment(images, ids))), labels).mean()
+                accelerator.backward(loss)
+                optimizer.step()
+                optimizer.zero_grad()
+            search.step(
+                model=model,
+                optimizer=optimizer,
+                dataset=(IMAGES, LABELS),
+                loss=cross_entropy,
+                preprocess=preprocess,
+                batch_size=12,
+            )
+
+    def parts(search):
+        accelerator, model = Accelerator(cpu=True), network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        loader = DataLoader(indexed(), batch_size=12)
+        accelerator.register_for_checkpointing(search)
+        return accelerator, *accelerator.prepare(model, optimizer, loader)
+
+    straight = search_of()
+    run(straight, (1, 2), *(made := parts(straight)))
+    made[0].save_state(tmp_path)
+    run(straight, (3,), *made)
+
+    resumed = search_of()
+    others = parts(resumed)
+    others[0].load_state(tmp_path)
+    assert resumed.steps_taken == 2
+    run(resumed, (3,), *others)
+    assert resumed.state == straight.state
+    torch.testing.assert_close(others[1].state_dict(), made[1].state_dict(), rtol=0, atol=0)

@@ -1,0 +1,285 @@
+"""The transform of single images: kinds of images, and workers of data loaders."""
+
+import copy
+import io
+import os
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from loading import COUNT, IMAGES, Transformed, read_epoch
+from PIL import Image
+from torch import nn
+from torch.utils.data import DataLoader
+
+import particleaugment as pa
+from particleaugment.live import LiveState
+
+IDS = torch.arange(COUNT)
+STRONG = pa.RandAugment(n=2, m=8, m_std=2.0, ops=("Rotate", "ShearX", "Color"))
+
+
+def search_of(**settings):
+    defaults = {"num_particles": 4, "start_value": 0.9, "m": 6, "seed": 3, "clone_size": 12, "measure_size": 6}
+    return pa.ParticleAugment(**(defaults | settings))
+
+
+def filter_step(search):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(576, 2))
+    return search.step(
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.01),
+        dataset=(IMAGES, IDS % 2),
+        loss=nn.CrossEntropyLoss(reduction="none"),
+        preprocess=lambda images: images / 255,
+        batch_size=6,
+    )
+
+
+def pillow(pixels):
+    return Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
+
+
+# Kinds of images.
+
+
+def test_tensors_and_pillow_images_get_the_same_pixels():
+    transform = pa.ImageTransform(STRONG, seed=5)
+    transform.set_epoch(2)
+    augment = pa.Augment(STRONG, seed=5)
+    augment.set_epoch(2)
+    expected = augment(IMAGES, IDS)
+    assert not torch.equal(expected, IMAGES)
+    for i in range(4):
+        assert torch.equal(transform(IMAGES[i], id=i), expected[i])
+        augmented = transform(pillow(IMAGES[i]), id=i)
+        assert (augmented.mode, augmented.size) == ("RGB", (12, 16))
+        assert np.array_equal(np.asarray(augmented), expected[i].permute(1, 2, 0).numpy())
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"), [("L", "L"), ("RGB", "RGB"), ("RGBA", "RGB"), ("P", "RGB"), ("1", "RGB"), ("CMYK", "RGB")]
+)
+def test_pillow_modes(mode, expected):
+    image = pa.ImageTransform("rand-m9-n3-p1")(pillow(IMAGES[0]).convert(mode))
+    assert isinstance(image, Image.Image)
+    assert (image.mode, image.size) == (expected, (12, 16))
+
+
+class Picture(torch.Tensor):
+    """A subclass of Tensor, as tv_tensors.Image is one."""
+
+
+def test_subclasses_of_tensor_are_kept():
+    transform = pa.ImageTransform(STRONG)
+    augmented = transform(IMAGES[1].as_subclass(Picture), id=1)
+    assert type(augmented) is Picture
+    assert torch.equal(augmented.as_subclass(torch.Tensor), transform(IMAGES[1], id=1))
+
+
+def test_what_comes_with_the_image_is_passed_on():
+    transform = pa.ImageTransform(STRONG)
+    image, label, note = transform(IMAGES[2], 7, "note", id=2)
+    assert torch.equal(image, transform(IMAGES[2], id=2))
+    assert (label, note) == (7, "note")
+
+
+def test_boxes_and_masks_are_refused():
+    box = type("BoundingBoxes", (), {"__module__": "torchvision.tv_tensors._bounding_boxes"})()
+    with pytest.raises(TypeError, match=r"BoundingBoxes would have to move with the image, .* for classification"):
+        pa.ImageTransform(STRONG)(IMAGES[0], box)
+
+
+def test_inside_a_chain_of_callables():
+    chain = [pa.ImageTransform(STRONG), lambda image: np.asarray(image) / 255]
+    picture = pillow(IMAGES[0])
+    for function in chain:
+        picture = function(picture)
+    assert picture.shape == (16, 12, 3)
+    sequential = nn.Sequential(pa.ImageTransform(STRONG), nn.Flatten())
+    assert sequential(IMAGES[0]).shape == (3, 192)
+
+
+def test_an_augment_with_its_transforms():
+    augment = pa.Augment(STRONG, before=(pa.PadCrop(2),), after=(pa.Normalize((0.5,) * 3, (0.25,) * 3),))
+    transform = pa.ImageTransform(augment)
+    expected = augment(IMAGES[:1], IDS[:1])[0]
+    assert torch.equal(transform(IMAGES[0], id=0), expected)
+    assert torch.equal(transform(pillow(IMAGES[0]), id=0), expected), "a normalised image is a tensor"
+    transform.eval()
+    assert torch.equal(transform(IMAGES[0]), pa.Normalize((0.5,) * 3, (0.25,) * 3).run(IMAGES[:1])[0])
+
+
+@pytest.mark.parametrize(
+    ("image", "error", "message"),
+    [
+        (IMAGES[0].float(), TypeError, "an image must be a uint8 tensor, .* got torch.float32; let the data set"),
+        (IMAGES[:2], ValueError, r"an image must have shape \[1 or 3, height, width\], got \(2, 3, 16, 12\)"),
+        (IMAGES[0, :2], ValueError, r"\[1 or 3, height, width\], got \(2, 16, 12\)"),
+        ("picture.png", TypeError, "got str"),
+        (np.zeros((8, 8, 3)), TypeError, r"image arrays must be uint8 \(0 to 255\), got float64"),
+    ],
+)
+def test_bad_images(image, error, message):
+    with pytest.raises(error, match=message):
+        pa.ImageTransform("trivial")(image)
+
+
+def test_bad_settings():
+    with pytest.raises(TypeError, match="expected a policy or a policy string, got int"):
+        pa.ImageTransform(3)
+    with pytest.raises(ValueError, match="the seed belongs to the ParticleAugment; give it there"):
+        pa.ImageTransform(search_of(), seed=1)
+
+
+# Workers.
+
+
+@pytest.mark.parametrize(("context", "num_workers"), [("fork", 2), ("spawn", 1)])
+def test_running_workers_see_the_new_policy_and_epoch(context, num_workers):
+    search = search_of()
+    loader = DataLoader(
+        Transformed(pa.ImageTransform(search)),
+        batch_size=4,
+        num_workers=num_workers,
+        persistent_workers=True,
+        multiprocessing_context=context,
+    )
+    workers = []
+    for epoch in (1, 2, 3):
+        search.set_epoch(epoch)
+        images, pids = read_epoch(loader)
+        assert torch.equal(images, search.augment(IMAGES, IDS))
+        workers.append(pids)
+        old = search.policy
+        filter_step(search)
+        stale = pa.Augment(old, 3)
+        stale.set_epoch(epoch)
+        assert torch.equal(images, stale(IMAGES, IDS))
+        assert not torch.equal(search.augment(IMAGES, IDS), images), "the new policy can be told from the old"
+    assert workers[0] == workers[1] == workers[2], "the same processes all along"
+    assert os.getpid() not in workers[0]
+
+
+def test_a_change_within_an_epoch_reaches_what_is_not_prefetched():
+    search = search_of()
+    workers, prefetch = 2, 2
+    loader = DataLoader(
+        Transformed(pa.ImageTransform(search)),
+        batch_size=1,
+        num_workers=workers,
+        prefetch_factor=prefetch,
+        multiprocessing_context="fork",
+    )
+    search.set_epoch(1)
+    old = search.augment(IMAGES, IDS)
+    batches = iter(loader)
+    first = next(batches)[1]
+    search.set_epoch(2)
+    new = search.augment(IMAGES, IDS)
+    rest = torch.cat([batch[1] for batch in batches])
+    assert torch.equal(first, old[:1])
+    ahead = 1 + workers * prefetch
+    assert torch.equal(rest[ahead - 1 :], new[ahead:])
+    assert all(torch.equal(rest[i - 1], old[i]) or torch.equal(rest[i - 1], new[i]) for i in range(1, ahead))
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_without_ids_no_epoch_repeats_another(persistent):
+    transform = pa.ImageTransform(STRONG)
+    loader = DataLoader(
+        Transformed(transform, with_ids=False),
+        batch_size=4,
+        num_workers=2,
+        persistent_workers=persistent,
+        multiprocessing_context="fork",
+    )
+    first, second = read_epoch(loader)[0], read_epoch(loader)[0]
+    assert sum(torch.equal(a, b) for a, b in zip(first, second)) < COUNT / 4
+    # Each worker's count went on: batches 0, 2, 4 are the first worker's.
+    assert transform.augment.get_extra_state().tolist() == [0, 0, COUNT, COUNT]
+    again = pa.ImageTransform(STRONG)
+    again.augment.set_extra_state(torch.tensor([0, 0, COUNT // 2, COUNT // 2]))
+    loader = DataLoader(Transformed(again, with_ids=False), batch_size=4, num_workers=2, multiprocessing_context="fork")
+    assert torch.equal(read_epoch(loader)[0], second), "a restored transform goes on where it was saved"
+
+
+def test_workers_refuse_to_go_on_with_a_policy_that_was_replaced():
+    augment = pa.Augment(STRONG)
+    loader = DataLoader(
+        Transformed(pa.ImageTransform(augment)),
+        batch_size=4,
+        num_workers=1,
+        persistent_workers=True,
+        multiprocessing_context="fork",
+    )
+    read_epoch(loader)
+    augment.policy = pa.TrivialAugment()
+    with pytest.raises(RuntimeError, match="replaced by one of another kind, which workers that already run cannot"):
+        read_epoch(loader)
+    fresh = DataLoader(loader.dataset, batch_size=4, num_workers=1, multiprocessing_context="fork")
+    assert torch.equal(read_epoch(fresh)[0], augment(IMAGES, IDS))
+
+
+# The state in shared memory.
+
+
+def test_copies_have_a_state_of_their_own():
+    search = search_of()
+    search.set_epoch(4)
+    search.augment(IMAGES)
+    kept = search.augmentation
+    stored = io.BytesIO()
+    torch.save(kept, stored)
+    stored.seek(0)
+    copies = [copy.deepcopy(kept), pickle.loads(pickle.dumps(kept)), torch.load(stored, weights_only=False)]
+    for other in copies:
+        assert (other.epoch, other.counter, other.policy) == (4, COUNT, kept.policy)
+        assert torch.equal(other(IMAGES, IDS), kept(IMAGES, IDS))
+        assert other._live._numbers.is_shared()
+        other.set_epoch(9)
+        other(IMAGES)
+        assert (kept.epoch, kept.counter) == (4, COUNT)
+
+
+def test_a_policy_of_another_form_takes_a_new_block():
+    search = search_of()
+    state = LiveState(search.policy)
+    block = state._block
+    filter_step(search)
+    state.policy = search.policy
+    assert state._block is block
+    assert state.policy is search.policy or state.policy == search.policy
+    other = pa.ParticlePolicy(torch.full((2, 15), 0.5), torch.ones(2))
+    state.policy = other
+    assert state.policy is other
+    state.policy = pa.Identity()
+    assert state.policy == pa.Identity()
+    state.policy = search.policy
+    assert state.policy == search.policy
+
+
+def test_a_reader_waits_for_a_block_that_is_being_written():
+    search = search_of()
+    writer = LiveState(search.policy)
+    reader = copy.copy(writer)  # shares the memory, as a worker does
+    reader._version = -2
+    assert reader.policy == search.policy
+    writer._numbers[1] += 1  # odd: being written
+    reads = []
+    original = reader._numbers
+
+    class Numbers:
+        """Lets the writer finish at the third look."""
+
+        def __getitem__(self, key):
+            reads.append(key)
+            if len(reads) == 5:
+                original[1] += 1
+            return original[key]
+
+    reader._numbers = Numbers()
+    assert reader.policy == search.policy
+    assert reader._version == 2

@@ -1,0 +1,30 @@
+"""A toy problem for loops of every framework: 48 images whose class is their brightest channel."""
+
+import torch
+from torch import nn
+
+import particleaugment as pa
+
+LABELS = torch.arange(48) % 3
+IMAGES = torch.randint(0, 120, (48, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+IMAGES[torch.arange(48), LABELS] += 100
+
+cross_entropy = nn.CrossEntropyLoss(reduction="none")
+
+
+def preprocess(images):
+    return images.float() / 255 - 0.5
+
+
+def network():
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Linear(384, 3))
+
+
+def search_of(**settings):
+    defaults = {"num_particles": 4, "nonzero": 2, "m": 4, "seed": 7, "clone_size": 24, "measure_size": 12}
+    return pa.ParticleAugment(**(defaults | settings))
+
+
+def indexed():
+    return pa.IndexedDataset((IMAGES, LABELS))
