@@ -10,8 +10,8 @@ import json
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +21,7 @@ from rich.console import Console
 from particleaugment import __version__
 
 if TYPE_CHECKING:
+    from particleaugment.ranks import Ranks
     from particleaugment.training.display import Display
     from particleaugment.training.run import RunFolder
     from particleaugment.training.session import Session
@@ -54,17 +55,26 @@ def train(
     checkpoint_seconds: CheckpointSeconds = 5.0,
     quiet: Quiet = False,
 ) -> None:
-    """Train a network by a recipe, learning its augmentation policy on the way."""
-    with _clear_errors():
+    """Train a network by a recipe, learning its augmentation policy on the way.
+
+    Under torchrun, several processes share the work, and a run that is there already goes on.
+    """
+
+    def request() -> tuple[Path, bool]:
         from particleaugment.recipes import get_recipe
         from particleaugment.training.build import resolve
         from particleaugment.training.config import override
+        from particleaugment.training.distributed import launched
         from particleaugment.training.run import RunFolder
 
         flags = [f"seed={seed}", *(["deterministic=true"] if deterministic else [])]
         config = resolve(override(get_recipe(recipe), [*flags, *(assignments or [])]))
-        run = RunFolder.create(out or Path("runs") / f"{recipe}-{config.seed}", config)
-    _go(run.path, checkpoint_seconds, quiet, fresh=True)
+        path = out or Path("runs") / f"{recipe}-{config.seed}"
+        if launched() and path.exists() and RunFolder.open(path).config == config:
+            return path, False
+        return RunFolder.create(path, config).path, True
+
+    _go(request, checkpoint_seconds, quiet)
 
 
 @app.command()
@@ -74,7 +84,7 @@ def resume(
     quiet: Quiet = False,
 ) -> None:
     """Continue a run that was stopped or killed, exactly where it was."""
-    _go(run, checkpoint_seconds, quiet, fresh=False)
+    _go(lambda: (run, False), checkpoint_seconds, quiet)
 
 
 @app.command()
@@ -185,46 +195,57 @@ def version() -> None:
     print(__version__)
 
 
-def _go(path: Path, checkpoint_seconds: float, quiet: bool, fresh: bool) -> None:
+def _go(request: Callable[[], tuple[Path, bool]], checkpoint_seconds: float, quiet: bool) -> None:
+    """Begin or continue a run; ``request`` returns its folder, and whether it was made just now."""
     from particleaugment.policies import load
     from particleaugment.report.summary import print_summary
+    from particleaugment.training.config import Config
     from particleaugment.training.display import Display
+    from particleaugment.training.distributed import StopTogether, joined
     from particleaugment.training.loop import train as run_session
     from particleaugment.training.run import RunFolder
-    from particleaugment.training.stop import Stop
 
-    display = Display(quiet)
-    with _clear_errors(), Stop() as stop:
+    def opened() -> tuple[Path, bool, str, bool]:
+        path, fresh = request()
         run = RunFolder.open(path)
-        if run.finished:
+        return path, fresh, run.config.to_json(), run.finished
+
+    with _clear_errors(), joined() as ranks, StopTogether(ranks) as stop, ExitStack() as held:
+        path, fresh, config, finished = ranks.on_first(opened)
+        run, quiet = RunFolder(path, Config.from_json(config)), quiet or not ranks.first
+        display = Display(quiet)
+        if finished:
             display.say(f"{path} is finished: there is nothing to resume.")
             if not quiet:
                 print_summary(run, load(run.policy), display.console)
             return
-        with run.locked():
-            session = _open_session(run, display, stop, checkpoint_seconds, fresh)
-            if session.restore():
-                display.say(f"resuming {path} in epoch {session.position.epoch} of {run.config.epochs}")
-            minutes = session.estimate_seconds() / 60
-            display.say(
-                f"{run.config.recipe}: {run.config.model} on {run.config.data}, {run.config.epochs} epochs, "
-                f"policy {run.config.policy}; {session.chosen}; about {minutes:.1f} minutes"
-            )
-            if not run_session(session):
-                display.say(f"stopped and saved; continue with: particleaugment resume {shlex.quote(str(path))}")
-                raise typer.Exit(stop.exit_code)
-            if not quiet:
-                print_summary(run, load(run.policy), display.console)
+        ranks.on_first(lambda: held.enter_context(run.locked()))
+        session = _open_session(run, display, stop, checkpoint_seconds, fresh, ranks)
+        if session.restore():
+            display.say(f"resuming {path} in epoch {session.position.epoch} of {run.config.epochs}")
+        minutes = session.estimate_seconds() / 60
+        display.say(
+            f"{run.config.recipe}: {run.config.model} on {run.config.data}, {run.config.epochs} epochs, "
+            f"policy {run.config.policy}; {session.chosen}; about {minutes:.1f} minutes"
+        )
+        if not run_session(session):
+            display.say(f"stopped and saved; continue with: particleaugment resume {shlex.quote(str(path))}")
+            raise typer.Exit(stop.exit_code)
+        if not quiet:
+            print_summary(run, load(run.policy), display.console)
 
 
-def _open_session(run: RunFolder, display: Display, stop: Stop, checkpoint_seconds: float, fresh: bool) -> Session:
+def _open_session(
+    run: RunFolder, display: Display, stop: Stop, checkpoint_seconds: float, fresh: bool, ranks: Ranks
+) -> Session:
     """Make the session; a folder made for a request that turns out not to fit its data goes away again."""
+    from particleaugment.ranks import RankError
     from particleaugment.training.session import Session
 
     try:
-        return Session(run, display, stop, checkpoint_seconds)
-    except ValueError:
-        if fresh:
+        return Session(run, display, stop, checkpoint_seconds, ranks)
+    except (ValueError, RankError):
+        if fresh and ranks.first:
             shutil.rmtree(run.path, ignore_errors=True)
         raise
 
@@ -232,12 +253,15 @@ def _open_session(run: RunFolder, display: Display, stop: Stop, checkpoint_secon
 @contextmanager
 def _clear_errors() -> Iterator[None]:
     """Turn what users can mend into one sentence and an exit code; anything else stays a traceback."""
+    from particleaugment.ranks import RankError, ReportedByFirst
     from particleaugment.training.checkpoint import CheckpointError
     from particleaugment.training.run import RunError
 
     try:
         yield
-    except (RunError, CheckpointError) as error:
+    except ReportedByFirst:
+        raise typer.Exit(1) from None
+    except (RunError, CheckpointError, RankError) as error:
         _fail(str(error), 1)
     except (ValueError, TypeError, ImportError) as error:
         _fail(str(error), 2)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from particleaugment.ranks import Ranks
 
 __all__ = ["Learner", "NonFiniteLoss", "Samples"]
 
@@ -84,6 +87,7 @@ class Learner:
         autocast: Makes the context of the forward pass, for mixed precision.
         scaler: A GradScaler, where one is used.
         accumulate: Batches whose gradients are summed for one optimizer step.
+        ranks: The processes that train it together.
     """
 
     model: nn.Module
@@ -93,14 +97,24 @@ class Learner:
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
     scaler: torch.amp.GradScaler | None = None
     accumulate: int = 1
+    ranks: Ranks = field(default_factory=Ranks)
     _pending: int = 0
+    _trained: nn.Module = field(init=False)
 
-    def train_batch(self, images: Tensor, targets: Tensor) -> Tensor:
-        """Take a training step on augmented uint8 images and return the detached mean loss."""
+    def __post_init__(self) -> None:
+        self._trained = self.ranks.parallel(self.model)
+
+    def train_batch(self, images: Tensor, targets: Tensor, weight: float = 1.0) -> float:
+        """Take a training step on augmented uint8 images and return the mean loss of the batch.
+
+        Where several ranks share the batch, these are the images of this one, and ``weight`` is the weight of their
+        mean loss in the mean over ranks.
+        """
         with self.autocast():
-            loss = self._losses(images, targets).mean()
-        if not bool(torch.isfinite(loss)):
-            raise NonFiniteLoss(f"the training loss is {float(loss.detach())}")
+            loss = self._losses(self._trained, images, targets).mean() * weight
+        mean = self.ranks.sum(float(loss.detach()))[0] / self.ranks.world
+        if not math.isfinite(mean):
+            raise NonFiniteLoss(f"the training loss is {mean}")
         if self._pending == 0:
             self.optimizer.zero_grad(set_to_none=True)
         scaled = loss / self.accumulate
@@ -108,7 +122,7 @@ class Learner:
         self._pending += 1
         if self._pending >= self.accumulate:
             self.flush()
-        return loss.detach()
+        return mean
 
     def flush(self) -> None:
         """Take the optimizer step for gradients that are waiting, if any."""
@@ -125,15 +139,15 @@ class Learner:
     def losses(self, images: Tensor, targets: Tensor) -> Tensor:
         """Return the loss of each sample, float64 on the CPU, in the model's present mode."""
         with self.autocast():
-            return self._losses(images, targets).to("cpu", torch.float64)
+            return self._losses(self.model, images, targets).to("cpu", torch.float64)
 
     @property
     def device(self) -> torch.device:
         """Where the network lies."""
         return next(self.model.parameters()).device
 
-    def _losses(self, images: Tensor, targets: Tensor) -> Tensor:
-        logits = self.model(self.preprocess(images.to(self.device)))
+    def _losses(self, model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
+        logits = model(self.preprocess(images.to(self.device)))
         losses = self.loss(logits.float(), targets.to(self.device))
         if losses.dim() != 1 or len(losses) != len(images):
             raise ValueError(

@@ -17,15 +17,19 @@ from torch.nn import functional
 from particleaugment.augment import Augment
 from particleaugment.data import ImageData, load_data
 from particleaugment.executors import choose_executor
-from particleaugment.models import build_model
+from particleaugment.models import ShakeShake, build_model
 from particleaugment.policies import Identity
 from particleaugment.probe import EagerTrainee, Learner, Samples
 from particleaugment.program import resample_code
+from particleaugment.ranks import Ranks
 from particleaugment.training.config import Config, ConfigError
+from particleaugment.training.distributed import use_own_device
 from particleaugment.training.graph import GraphTrainee
 from particleaugment.transforms import HorizontalFlip, Normalize, PadCrop, RandomErasing, Transform
 
 __all__ = ["Parts", "always_on", "build", "resolve"]
+
+_ALONE = Ranks()
 
 
 def resolve(config: Config) -> Config:
@@ -72,11 +76,37 @@ def always_on(config: Config) -> tuple[list[Transform], list[Transform]]:
     return before, [RandomErasing(config.erase)] if config.erase else []
 
 
-def build(config: Config, say: Callable[[str], None], quiet: bool = False) -> Parts:
-    """Build the parts of a run."""
+def build(config: Config, say: Callable[[str], None], quiet: bool = False, ranks: Ranks = _ALONE) -> Parts:
+    """Build the parts of a run; on several ranks, at the same time on all of them."""
     config = resolve(config)
+    data, model, resident = ranks.everywhere(lambda: _data_and_model(config, quiet, ranks))
+    device = torch.device(config.device)
+    optimizer = _optimizer(config, model)
+    samples = Samples((data.train_images, data.train_labels))
+    executor = choose_executor("auto", device)
+    if resident and executor == "fused" and ranks.world == 1:
+        trainee: EagerTrainee | GraphTrainee = _graph_trainee(config, model, optimizer, data, say)
+        network = "compiled network" if _compiles(config) else "network not compiled"
+        chosen = f"data resident on the GPU, fused executor, whole steps in a CUDA graph, {network}"
+    else:
+        trainee = _eager_trainee(config, model, optimizer, data, samples, ranks)
+        where = "" if device.type == "cpu" else ", too little GPU memory to hold the data" if not resident else ""
+        together = f", DistributedDataParallel on {ranks.world} ranks" if ranks.world > 1 else ""
+        chosen = f"{executor} executor, step by step{where}{together}"
+    chosen += ", deterministic" if config.deterministic and device.type == "cuda" else ""
+    return Parts(data, samples, model, optimizer, trainee, f"{chosen}, {config.precision}")
+
+
+def _data_and_model(config: Config, quiet: bool, ranks: Ranks) -> tuple[ImageData, nn.Module, bool]:
+    """Return what a machine may lack the means for: the data, the network on its device, and whether both lie there."""
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device=cuda was asked for, but torch sees no CUDA device here; set device=cpu")
+    if config.batch_size < ranks.world:
+        raise ConfigError(
+            f"batch_size is the batch of all ranks together: {config.batch_size} leaves some of {ranks.world} ranks "
+            "without an image; set a larger one or start fewer ranks"
+        )
+    use_own_device(config.device)
     device = torch.device(config.device)
     data = load_data(
         config.data,
@@ -87,8 +117,11 @@ def build(config: Config, say: Callable[[str], None], quiet: bool = False) -> Pa
     )
     _set_arithmetic(config)
     model = build_model(config.model, data.num_classes, config.seed)
+    if isinstance(model, ShakeShake):
+        model.set_batch_positions(ranks.rank, ranks.world)
+    if config.sync_batchnorm and ranks.world > 1:
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     model = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    optimizer = _optimizer(config, model)
     resident = device.type == "cuda" and _fits(data, device)
     if resident:
         data = replace(
@@ -98,18 +131,7 @@ def build(config: Config, say: Callable[[str], None], quiet: bool = False) -> Pa
             test_images=data.test_images.to(device),
             test_labels=data.test_labels.to(device),
         )
-    samples = Samples((data.train_images, data.train_labels))
-    executor = choose_executor("auto", device)
-    if resident and executor == "fused":
-        trainee: EagerTrainee | GraphTrainee = _graph_trainee(config, model, optimizer, data, say)
-        network = "compiled network" if _compiles(config) else "network not compiled"
-        chosen = f"data resident on the GPU, fused executor, whole steps in a CUDA graph, {network}"
-    else:
-        trainee = _eager_trainee(config, model, optimizer, data, samples)
-        where = "" if device.type == "cpu" else ", too little GPU memory to hold the data" if not resident else ""
-        chosen = f"{executor} executor, step by step{where}"
-    chosen += ", deterministic" if config.deterministic and device.type == "cuda" else ""
-    return Parts(data, samples, model, optimizer, trainee, f"{chosen}, {config.precision}")
+    return data, model, resident
 
 
 def _set_arithmetic(config: Config) -> None:
@@ -171,7 +193,12 @@ def _graph_trainee(
 
 
 def _eager_trainee(
-    config: Config, model: nn.Module, optimizer: torch.optim.Optimizer, data: ImageData, samples: Samples
+    config: Config,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    data: ImageData,
+    samples: Samples,
+    ranks: Ranks,
 ) -> EagerTrainee:
     before, after = always_on(config)
     normalize = Normalize(data.mean, data.std)
@@ -181,6 +208,7 @@ def _eager_trainee(
         _cross_entropy,
         lambda images: normalize.run(images).contiguous(memory_format=torch.channels_last),
         _autocast(config),
+        ranks=ranks,
     )
     augment = Augment(Identity(), config.seed, before=before, after=after, resample=config.resample, fill=config.fill)
     return EagerTrainee(learner, samples, augment, config.batch_size)

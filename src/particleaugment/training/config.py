@@ -52,6 +52,7 @@ class Config:
     precision: str = "auto"
     compile: bool = True
     deterministic: bool = False
+    sync_batchnorm: bool = False
 
     crop: int = 4
     flip: float = 0.5
@@ -108,6 +109,8 @@ class Config:
         for name, valid in (("precision", PRECISIONS), ("device", DEVICES)):
             if getattr(self, name) not in valid:
                 raise ConfigError(f"{name} must be one of {', '.join(valid)}, got {getattr(self, name)!r}")
+        if self.sync_batchnorm and self.device == "cpu":
+            raise ConfigError("sync_batchnorm works between GPUs only, and this run is on the CPU; leave it out")
         try:
             if self.searches:
                 self.filter_settings()
