@@ -148,7 +148,8 @@ class Learner:
 
     def _losses(self, model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
         logits = model(self.preprocess(images.to(self.device)))
-        losses = self.loss(logits.float(), targets.to(self.device))
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        losses = self.loss(logits, targets.to(self.device))
         if losses.dim() != 1 or len(losses) != len(images):
             raise ValueError(
                 f"loss(logits, targets) must return one value per sample, [{len(images)}], got {tuple(losses.shape)}; "

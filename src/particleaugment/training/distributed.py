@@ -10,19 +10,28 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
+import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from particleaugment.ranks import RankError, Ranks
+from particleaugment.ranks import Ranks
 from particleaugment.training.config import ConfigError
 from particleaugment.training.run import RunError
 from particleaugment.training.stop import Stop, Stopped
 
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import Store
+
 __all__ = ["StopTogether", "fingerprint", "joined", "launched", "require_same", "use_own_device"]
+
+
+_MEETING_SECONDS = 600
 
 
 def launched() -> bool:
@@ -36,19 +45,52 @@ def joined() -> Iterator[Ranks]:
     if not launched() or os.environ.get("WORLD_SIZE") == "1":
         yield Ranks()
         return
+    from torch.distributed.distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
+
+    shared, rank, world = next(rendezvous("env://"))
+    store = PrefixStore(_agreed_name(shared, rank, world), shared)
     # Small numbers that the host needs travel over gloo; NCCL connects when the first tensor on a GPU does.
-    dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world)
     try:
-        yield Ranks(dist.get_rank(), dist.get_world_size())
+        yield Ranks(rank, world)
     except RuntimeError as error:
-        if not isinstance(error, RankError) and _is_of_connection(error):
+        if isinstance(error, dist.DistError) or "gloo/transport" in str(error):
+            cause = str(error).partition(". ")[0]
             raise RunError(
-                f"rank {dist.get_rank()} has lost the others, one of which has ended: {_first_line(error)}; "
-                "what the last checkpoint holds is kept"
-            ) from None
+                f"rank {rank} has lost contact with another one ({cause}); what the last checkpoint holds is kept"
+            ) from error
         raise
     finally:
         dist.destroy_process_group()
+
+
+def _agreed_name(store: Store, rank: int, world: int) -> str:
+    """Return a name that exactly the processes now alive have agreed on, for their keys in the launcher's store.
+
+    torchrun keeps its store when it starts workers anew, and a worker that reads the address of one that is dead cannot
+    connect (pytorch#135712); its count of restarts is no help, since every node keeps its own. So each rank says
+    hello with a number of its own, rank 0 offers a name together with the hellos it has seen, and the name holds once
+    every rank has found its own hello in the offer and said so.
+    """
+    own, offered = uuid.uuid4().hex, ""
+    store.set(f"hello/{rank}", own)
+    deadline = time.monotonic() + _MEETING_SECONDS
+    while time.monotonic() < deadline:
+        if rank == 0 and store.check([f"hello/{other}" for other in range(world)]):
+            hellos = ",".join(store.get(f"hello/{other}").decode() for other in range(world))
+            if hellos != offered:
+                offered = hellos
+                store.set("offer", f"{uuid.uuid4().hex},{hellos}")
+        if store.check(["offer"]):
+            name, *hellos_seen = store.get("offer").decode().split(",")
+            if len(hellos_seen) == world and hellos_seen[rank] == own:
+                store.set(f"{name}/{rank}", own)
+                if store.check([f"{name}/{other}" for other in range(world)]):
+                    return name
+        time.sleep(0.02)
+    raise RunError(f"the other {world - 1} ranks did not come within {_MEETING_SECONDS} seconds")
 
 
 def use_own_device(device: str) -> None:
@@ -115,11 +157,3 @@ def _number(tensor: Tensor) -> int:
     whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
     bits = tensor.reshape(-1).view(whole).to(torch.int64)
     return int((bits * (2 * torch.arange(len(bits), device=bits.device) + 1)).sum())
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
-def _is_of_connection(error: RuntimeError) -> bool:
-    return isinstance(error, dist.DistError) or "gloo" in str(error)
