@@ -201,7 +201,7 @@ def _go(request: Callable[[], tuple[Path, bool]], checkpoint_seconds: float, qui
     from particleaugment.report.summary import print_summary
     from particleaugment.training.config import Config
     from particleaugment.training.display import Display
-    from particleaugment.training.distributed import StopTogether, joined
+    from particleaugment.training.distributed import StopTogether, joined, on_own_device
     from particleaugment.training.loop import train as run_session
     from particleaugment.training.run import RunFolder
 
@@ -210,8 +210,10 @@ def _go(request: Callable[[], tuple[Path, bool]], checkpoint_seconds: float, qui
         run = RunFolder.open(path)
         return path, fresh, run.config.to_json(), run.finished
 
-    with _clear_errors(), joined() as ranks, StopTogether(ranks) as stop, ExitStack() as held:
-        path, fresh, config, finished = ranks.on_first(opened)
+    with _clear_errors(), joined() as all_ranks, ExitStack() as held:
+        path, fresh, config, finished = all_ranks.on_first(opened)
+        ranks = all_ranks.everywhere(lambda: on_own_device(all_ranks, Config.from_json(config).device))
+        stop = held.enter_context(StopTogether(ranks))
         run, quiet = RunFolder(path, Config.from_json(config)), quiet or not ranks.first
         display = Display(quiet)
         if finished:

@@ -1,7 +1,7 @@
 """Ranks: the processes that share a run's work, and the few things that they tell each other.
 
-A run in one process is the case of one rank: every method below then hands back what it was given. Numbers travel as
-float64 or int64 tensors on the CPU and are combined in the order of ranks, so that every rank holds the same bits.
+A run in one process is the case of one rank: every method below then hands back what it was given. Numbers are gathered
+and combined in the order of ranks, so that every rank holds the same bits.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class Ranks:
     Attributes:
         rank: Its number, from 0.
         world: How many there are.
+        device: Where tensors are put to travel: a GPU for NCCL, ``cpu`` for gloo.
 
     >>> Ranks(rank=1, world=3).share(torch.arange(8)).tolist()
     [1, 4, 7]
@@ -42,6 +43,7 @@ class Ranks:
 
     rank: int = 0
     world: int = 1
+    device: str = "cpu"
 
     @property
     def first(self) -> bool:
@@ -92,9 +94,10 @@ class Ranks:
         """Return the tensors of all ranks, of one shape and on the CPU, in the order of ranks."""
         if self.world == 1:
             return [value]
+        value = value.to(self.device).contiguous()
         parts = [torch.empty_like(value) for _ in range(self.world)]
-        dist.all_gather(parts, value.contiguous())
-        return parts
+        dist.all_gather(parts, value)
+        return list(torch.stack(parts).cpu())
 
     def sum(self, *values: float) -> list[float]:
         """Return the sums over all ranks, added up in the order of ranks."""

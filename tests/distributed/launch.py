@@ -81,12 +81,7 @@ def wait_until(condition, *processes):
         for process in processes:
             assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < limit
-        time.sleep(0.005)
-
-
-def lines(path):
-    file = path / "metrics.jsonl"
-    return file.read_bytes().count(b"\n") if file.exists() else 0
+        time.sleep(0.03)
 
 
 def records(path):

@@ -23,7 +23,6 @@ from particleaugment.probe import EagerTrainee, Learner, Samples
 from particleaugment.program import resample_code
 from particleaugment.ranks import Ranks
 from particleaugment.training.config import Config, ConfigError
-from particleaugment.training.distributed import use_own_device
 from particleaugment.training.graph import GraphTrainee
 from particleaugment.transforms import HorizontalFlip, Normalize, PadCrop, RandomErasing, Transform
 
@@ -106,7 +105,6 @@ def _data_and_model(config: Config, quiet: bool, ranks: Ranks) -> tuple[ImageDat
             f"batch_size is the batch of all ranks together: {config.batch_size} leaves some of {ranks.world} ranks "
             "without an image; set a larger one or start fewer ranks"
         )
-    use_own_device(config.device)
     device = torch.device(config.device)
     data = load_data(
         config.data,

@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -28,7 +29,7 @@ from particleaugment.training.stop import Stop, Stopped
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
-__all__ = ["StopTogether", "fingerprint", "joined", "launched", "require_same", "use_own_device"]
+__all__ = ["StopTogether", "fingerprint", "joined", "launched", "on_own_device", "require_same"]
 
 
 _MEETING_SECONDS = 600
@@ -93,17 +94,18 @@ def _agreed_name(store: Store, rank: int, world: int) -> str:
     raise RunError(f"the other {world - 1} ranks did not come within {_MEETING_SECONDS} seconds")
 
 
-def use_own_device(device: str) -> None:
-    """Make this rank's GPU the one that ``cuda`` means."""
+def on_own_device(ranks: Ranks, device: str) -> Ranks:
+    """Make this rank's GPU the one that ``cuda`` means, and let numbers travel between GPUs."""
     if device != "cuda" or not launched():
-        return
+        return ranks
     local, count = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
-    if local >= count:
+    if count and local >= count:
         raise ConfigError(
             f"there are {os.environ['LOCAL_WORLD_SIZE']} ranks on this machine but only {count} GPUs; start torchrun "
             f"with --nproc-per-node {count}, or set device=cpu"
         )
     torch.cuda.set_device(local)
+    return replace(ranks, device=f"cuda:{local}")
 
 
 class StopTogether(Stop):
