@@ -166,6 +166,8 @@ class Ranks:
         """Return the network's training face: its backward pass leaves the mean over ranks of the gradients."""
         if self.world == 1:
             return model
+        # After its first pass it orders the gradients anew, and with them the sums over three ranks or more. A run's
+        # estimate takes that pass, undone, so a run that is resumed adds up like one that was never disturbed.
         return nn.parallel.DistributedDataParallel(model)
 
     def equalise_buffers(self, model: nn.Module) -> None:

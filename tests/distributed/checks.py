@@ -13,10 +13,11 @@ from particleaugment import Augment, ParticleAugment, ParticlePolicy
 from particleaugment.data import epoch_permutation
 from particleaugment.data.digits import load_digits
 from particleaugment.models import build_model
-from particleaugment.probe import EagerTrainee, Learner, Samples
+from particleaugment.probe import EagerTrainee, Learner, NonFiniteLoss, Samples
 from particleaugment.ranks import RankError, ReportedByFirst
 from particleaugment.recipes import get_recipe
 from particleaugment.training.build import build, resolve
+from particleaugment.training.config import ConfigError
 from particleaugment.training.distributed import StopTogether, fingerprint, joined, require_same
 from particleaugment.training.run import RunError
 from particleaugment.training.stop import Stopped
@@ -182,6 +183,31 @@ def stopping(ranks):
         return ranks.gather_texts(f"{checks} checks, exit code {stop.exit_code}")
 
 
+def no_number(ranks):
+    """What each rank does when the last one's loss is not a number, and whether it can train afterwards."""
+    trainee = trainee_of(ranks, plain_network(), torch.float64)
+    before, poison = fingerprint(trainee.model.parameters()), [ranks.rank == ranks.world - 1]
+    trainee.learner.loss = lambda logits, targets: cross_entropy(logits, targets) * (torch.nan if any(poison) else 1)
+    said = []
+    for _ in range(2):
+        try:
+            trainee.train(trainee.augment.policy, torch.arange(40), 0, progress=silent)
+            said.append("trained" if fingerprint(trainee.model.parameters()) != before else "nothing happened")
+        except NonFiniteLoss:
+            said.append("refused" if fingerprint(trainee.model.parameters()) == before else "kept")
+        poison.clear()
+    return ranks.gather_texts(", ".join(said)), ranks.gather_texts(fingerprint(trainee.model.parameters()))
+
+
+def too_small_a_batch(ranks):
+    """What each rank says to a batch that cannot be shared out."""
+    try:
+        build(resolve(replace(get_recipe("digits"), batch_size=1, device="cpu")), print, ranks=ranks)
+    except (ConfigError, RankError) as error:
+        return ranks.gather_texts(f"{type(error).__name__}: {error}".partition(":")[0])
+    return ranks.gather_texts("built")
+
+
 def divergence(ranks):
     """What each rank says of tensors that are the same everywhere, and of some that differ in one bit on the last."""
     said = []
@@ -204,7 +230,19 @@ def mixing(ranks):
     return ranks.gather_texts(f"{model._first_position} {model._position_stride}")
 
 
-CHECKS = (gradients, pixels, measurement, statistics, filter_steps, errors, stopping, divergence, mixing)
+CHECKS = (
+    gradients,
+    pixels,
+    measurement,
+    statistics,
+    filter_steps,
+    errors,
+    stopping,
+    no_number,
+    too_small_a_batch,
+    divergence,
+    mixing,
+)
 
 if __name__ == "__main__":
     with joined() as ranks:

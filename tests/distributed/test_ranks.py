@@ -1,5 +1,9 @@
 """Real ranks under torchrun, connected by gloo: what they share out comes together as if one process had done it."""
 
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
 import checks
 import pytest
 import torch
@@ -7,6 +11,8 @@ from checks import CHECKS
 from launch import end, ending, torchrun
 
 from particleaugment.ranks import Ranks
+from particleaugment.recipes import get_recipe
+from particleaugment.training.config import ConfigError, override
 
 
 @pytest.fixture(scope="module", params=[(2, 3), pytest.param((2, 3, 4), marks=pytest.mark.slow)])
@@ -100,6 +106,29 @@ def test_an_error_on_one_rank_ends_all_and_is_reported_once(findings):
 def test_a_signal_to_one_rank_stops_all_at_the_same_place(findings):
     for ranks, stops in of_each(findings, "stopping"):
         assert stops == ["3 checks, exit code 143"] * ranks
+
+
+def test_a_loss_that_is_no_number_on_one_rank_is_refused_by_all(findings):
+    for ranks, (said, prints) in of_each(findings, "no_number"):
+        assert said == ["refused, trained"] * ranks
+        assert len(set(prints)) == 1
+
+
+def test_a_batch_that_cannot_be_shared_out(findings):
+    assert findings[1]["too_small_a_batch"] == ["built"]
+    for ranks in (2, 3):
+        assert findings[ranks]["too_small_a_batch"] == ["ConfigError"] + ["ReportedByFirst"] * (ranks - 1)
+
+
+def test_synchronised_batch_norm_needs_gpus():
+    config = override(get_recipe("digits"), ["sync_batchnorm=true"])
+    with pytest.raises(ConfigError, match="sync_batchnorm works between GPUs only, and this run is on the CPU"):
+        replace(config, device="cpu")
+
+
+def test_the_slurm_example_is_a_shell_script():
+    script = Path(__file__).parents[2] / "examples" / "slurm.sh"
+    assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
 
 
 def test_a_single_bit_that_differs_is_noticed_by_all(findings):

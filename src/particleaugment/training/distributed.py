@@ -49,8 +49,9 @@ def joined() -> Iterator[Ranks]:
     from torch.distributed.distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
 
-    shared, rank, world = next(rendezvous("env://"))
-    store = PrefixStore(_agreed_name(shared, rank, world), shared)
+    launchers, rank, world = next(rendezvous("env://"))
+    store = PrefixStore("particleaugment", launchers)
+    store = PrefixStore(_agreed_name(store, rank, world), store)
     # Small numbers that the host needs travel over gloo; NCCL connects when the first tensor on a GPU does.
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=world)
@@ -96,10 +97,10 @@ def _agreed_name(store: Store, rank: int, world: int) -> str:
 
 def on_own_device(ranks: Ranks, device: str) -> Ranks:
     """Make this rank's GPU the one that ``cuda`` means, and let numbers travel between GPUs."""
-    if device != "cuda" or not launched():
+    if device != "cuda" or not launched() or not torch.cuda.is_available():
         return ranks
     local, count = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
-    if count and local >= count:
+    if local >= count:
         raise ConfigError(
             f"there are {os.environ['LOCAL_WORLD_SIZE']} ranks on this machine but only {count} GPUs; start torchrun "
             f"with --nproc-per-node {count}, or set device=cpu"
