@@ -48,7 +48,7 @@ def measurement(ranks: Ranks, seed: int) -> Callable[[], object]:
     samples = Samples((data.train_images, data.train_labels))
     trainee = EagerTrainee(learner, samples, Augment("none", seed), config.batch_size)
     settings = config.filter_settings()
-    state = settings.transition(settings.initial_state(seed), seed, 1)
+    state = settings.moved(settings.initial_state(seed), seed, 1)
     policy: ParticlePolicy = settings.policy(state)
     (ids,) = disjoint_stratified_subsets(samples.labels, [config.measure_size], seed, 1)
     return lambda: trainee.measure(policy, ids, 1, progress=lambda phase, done, total: None, phase="measure")

@@ -150,7 +150,7 @@ class Ranks:
             result = work()
         except Exception as caught:
             error = caught
-            message = f"{caught or type(caught).__name__} (rank {self.rank} on {socket.gethostname()})"
+            message = f"{str(caught) or type(caught).__name__} (rank {self.rank} on {socket.gethostname()})"
         failures = [text for text in self.gather_texts(message) if text]
         if failures:
             raise self.common(error or RankError(failures[0]))
@@ -166,8 +166,6 @@ class Ranks:
         """Return the network's training face: its backward pass leaves the mean over ranks of the gradients."""
         if self.world == 1:
             return model
-        # After its first pass it orders the gradients anew, and with them the sums over three ranks or more. A run's
-        # estimate takes that pass, undone, so a run that is resumed adds up like one that was never disturbed.
         return nn.parallel.DistributedDataParallel(model)
 
     def equalise_buffers(self, model: nn.Module) -> None:

@@ -16,6 +16,7 @@ from particleaugment.models import build_model
 from particleaugment.probe import EagerTrainee, Learner, NonFiniteLoss, Samples
 from particleaugment.ranks import RankError, ReportedByFirst
 from particleaugment.recipes import get_recipe
+from particleaugment.snapshot import Snapshot
 from particleaugment.training.build import build, resolve
 from particleaugment.training.config import ConfigError
 from particleaugment.training.distributed import StopTogether, fingerprint, joined, require_same
@@ -223,6 +224,20 @@ def divergence(ranks):
     return [text.split("|") for text in ranks.gather_texts("|".join(said))]
 
 
+def first_step(ranks):
+    """A network after its first real step, taken at once and after others that were undone, as when a run goes on."""
+    prints = []
+    for late in (False, True):
+        config = resolve(replace(get_recipe("digits"), device="cpu", precision="fp32", seed=SEED))
+        trainee = build(config, print, ranks=ranks).trainee
+        if late:
+            with Snapshot().of(trainee.model, trainee.optimizer):
+                trainee.train(trainee.augment.policy, torch.arange(2 * config.batch_size), 0, progress=silent)
+        trainee.train(trainee.augment.policy, torch.arange(config.batch_size), 1, progress=silent)
+        prints.append(fingerprint(trainee.model.parameters()))
+    return prints
+
+
 def mixing(ranks):
     """The places in the batch that each rank's Shake-Shake network mixes."""
     config = resolve(replace(get_recipe("digits"), model="shake-shake-8-2x2d", device="cpu"))
@@ -241,6 +256,7 @@ CHECKS = (
     no_number,
     too_small_a_batch,
     divergence,
+    first_step,
     mixing,
 )
 

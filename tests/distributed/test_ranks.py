@@ -139,6 +139,11 @@ def test_a_single_bit_that_differs_is_noticed_by_all(findings):
         assert findings[ranks]["divergence"] == [["same", f"{kind} {message}"] for kind in kinds]
 
 
+def test_the_first_step_of_a_resumed_run_adds_up_like_a_later_one(findings):
+    for _, (at_once, later) in of_each(findings, "first_step"):
+        assert at_once == later
+
+
 def test_shake_shake_mixes_by_the_place_in_the_whole_batch(findings):
     for ranks, places in of_each(findings, "mixing"):
         assert places == [f"{rank} {ranks}" for rank in range(ranks)]

@@ -22,6 +22,7 @@ from particleaugment.policies import Identity
 from particleaugment.probe import EagerTrainee, Learner, Samples
 from particleaugment.program import resample_code
 from particleaugment.ranks import Ranks
+from particleaugment.snapshot import Snapshot
 from particleaugment.training.config import Config, ConfigError
 from particleaugment.training.graph import GraphTrainee
 from particleaugment.transforms import HorizontalFlip, Normalize, PadCrop, RandomErasing, Transform
@@ -209,7 +210,21 @@ def _eager_trainee(
         ranks=ranks,
     )
     augment = Augment(Identity(), config.seed, before=before, after=after, resample=config.resample, fill=config.fill)
-    return EagerTrainee(learner, samples, augment, config.batch_size)
+    trainee = EagerTrainee(learner, samples, augment, config.batch_size)
+    if ranks.world > 1:
+        _settle(trainee)
+    return trainee
+
+
+def _settle(trainee: EagerTrainee) -> None:
+    """Take one training step and undo it.
+
+    After its first step DistributedDataParallel puts the gradients into another order, in which sums over three or more
+    ranks are rounded otherwise. A resumed run must add up like one that has been going on: no real step is the first.
+    """
+    ids = torch.arange(min(trainee.batch_size, len(trainee.samples)))
+    with Snapshot().of(trainee.model, trainee.optimizer):
+        trainee.train(Identity(), ids, 0, progress=lambda phase, done, total: None)
 
 
 def _fits(data: ImageData, device: torch.device) -> bool:
