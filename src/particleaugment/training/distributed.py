@@ -33,6 +33,7 @@ __all__ = ["StopTogether", "fingerprint", "joined", "launched", "on_own_device",
 
 
 _MEETING_SECONDS = 600
+_LETTING_GO_SECONDS = 0.3
 
 
 def launched() -> bool:
@@ -66,6 +67,9 @@ def joined() -> Iterator[Ranks]:
         raise
     finally:
         dist.destroy_process_group()
+        # gloo's threads let go of the last tensors a moment after the call that used them has returned. They need the
+        # interpreter for it, and a process whose interpreter is ending by then aborts (pytorch#179291).
+        time.sleep(_LETTING_GO_SECONDS)
 
 
 def _agreed_name(store: Store, rank: int, world: int) -> str:
