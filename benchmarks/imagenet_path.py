@@ -162,7 +162,7 @@ class Bench:
         images, labels, ids = self.batch()
         inputs = self.trainee.pipelines.plain(images, ids)
         self.parts.model.train()
-        return rate(self.config.batch_size, self.timed(lambda: self.trainee._step(inputs, labels)))
+        return rate(self.config.batch_size, self.timed(lambda: self.trainee._step(inputs, labels, 1.0)))
 
     def timed(self, work: Callable[[], object]) -> list[float]:
         """Return the seconds of repeated calls, each to the device's end."""

@@ -183,7 +183,7 @@ def test_accumulated_gradients_are_those_of_one_large_batch():
         learner = learner_of(model, accumulate=accumulate)
         means = [learner.train_batch(*part) for part in zip(images.chunk(accumulate), labels.chunk(accumulate))]
         assert learner._pending == 0
-        results.append((model[1].weight.detach().clone(), torch.stack(means).mean()))
+        results.append((model[1].weight.detach().clone(), torch.tensor(means).mean()))
     torch.testing.assert_close(results[0], results[1], rtol=1e-5, atol=1e-7)
     assert not torch.allclose(results[0][0], torch.full_like(results[0][0], 0.01), atol=1e-5)
 

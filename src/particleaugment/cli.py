@@ -10,8 +10,8 @@ import json
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,6 +24,7 @@ from particleaugment.cli_policy import add_commands
 from particleaugment.compare.command import compare
 
 if TYPE_CHECKING:
+    from particleaugment.ranks import Ranks
     from particleaugment.training.display import Display
     from particleaugment.training.run import RunFolder
     from particleaugment.training.session import Session
@@ -61,17 +62,26 @@ def train(
     checkpoint_seconds: CheckpointSeconds = 5.0,
     quiet: Quiet = False,
 ) -> None:
-    """Train a network by a recipe, learning its augmentation policy on the way."""
-    with _clear_errors():
+    """Train a network by a recipe, learning its augmentation policy on the way.
+
+    Under torchrun, several processes share the work, and a run that is there already goes on.
+    """
+
+    def request() -> tuple[Path, bool]:
         from particleaugment.recipes import get_recipe
         from particleaugment.training.build import resolve
         from particleaugment.training.config import override
+        from particleaugment.training.distributed import launched
         from particleaugment.training.run import RunFolder
 
         flags = [f"seed={seed}", *(["deterministic=true"] if deterministic else [])]
         config = resolve(override(get_recipe(recipe), [*flags, *(assignments or [])]))
-        run = RunFolder.create(out or Path("runs") / f"{recipe}-{config.seed}", config)
-    _go(run.path, checkpoint_seconds, quiet, fresh=True)
+        path = out or Path("runs") / f"{recipe}-{config.seed}"
+        if launched() and path.exists() and RunFolder.open(path).config == config:
+            return path, False
+        return RunFolder.create(path, config).path, True
+
+    _go(request, checkpoint_seconds, quiet)
 
 
 @app.command()
@@ -81,7 +91,7 @@ def resume(
     quiet: Quiet = False,
 ) -> None:
     """Continue a run that was stopped or killed, exactly where it was."""
-    _go(run, checkpoint_seconds, quiet, fresh=False)
+    _go(lambda: (run, False), checkpoint_seconds, quiet)
 
 
 @app.command()
@@ -215,24 +225,36 @@ def version() -> None:
     print(__version__)
 
 
-def _go(path: Path, checkpoint_seconds: float, quiet: bool, fresh: bool) -> None:
+def _go(request: Callable[[], tuple[Path, bool]], checkpoint_seconds: float, quiet: bool) -> None:
+    """Begin or continue a run; ``request`` returns its folder, and whether it was made just now."""
     from particleaugment.policies import load
     from particleaugment.report.summary import print_summary
+    from particleaugment.training.config import Config
     from particleaugment.training.display import Display
+    from particleaugment.training.distributed import StopTogether, joined, on_own_device
     from particleaugment.training.loop import train as run_session
     from particleaugment.training.run import RunFolder
-    from particleaugment.training.stop import Stop, Stopped
+    from particleaugment.training.stop import Stopped
 
-    display = Display(quiet)
-    with _clear_errors(path), Stop() as stop, _stopped_politely(path, display, stop):
+    def opened() -> tuple[Path, bool, str, bool]:
+        path, fresh = request()
         run = RunFolder.open(path)
-        if run.finished:
+        return path, fresh, run.config.to_json(), run.finished
+
+    with _clear_errors(), joined() as all_ranks, ExitStack() as held:
+        path, fresh, config, finished = all_ranks.on_first(opened)
+        ranks = all_ranks.everywhere(lambda: on_own_device(all_ranks, Config.from_json(config).device))
+        stop = held.enter_context(StopTogether(ranks))
+        run, quiet = RunFolder(path, Config.from_json(config)), quiet or not ranks.first
+        display = Display(quiet)
+        if finished:
             display.say(f"{path} is finished: there is nothing to resume.")
             if not quiet:
                 print_summary(run, load(run.policy), display.console)
             return
-        with run.locked():
-            session = _open_session(run, display, stop, checkpoint_seconds, fresh)
+        with _clear_errors(path), _stopped_politely(path, display, stop):
+            ranks.on_first(lambda: held.enter_context(run.locked()))
+            session = _open_session(run, display, stop, checkpoint_seconds, fresh, ranks)
             stop.check()
             if session.restore():
                 display.say(f"resuming {path} in epoch {session.position.epoch} of {run.config.epochs}")
@@ -262,14 +284,17 @@ def _stopped_politely(path: Path, display: Display, stop: Stop) -> Iterator[None
         raise typer.Exit(stop.exit_code) from None
 
 
-def _open_session(run: RunFolder, display: Display, stop: Stop, checkpoint_seconds: float, fresh: bool) -> Session:
+def _open_session(
+    run: RunFolder, display: Display, stop: Stop, checkpoint_seconds: float, fresh: bool, ranks: Ranks
+) -> Session:
     """Make the session; a folder made for a request that turns out not to fit its data goes away again."""
+    from particleaugment.ranks import RankError
     from particleaugment.training.session import Session
 
     try:
-        return Session(run, display, stop, checkpoint_seconds)
-    except ValueError:
-        if fresh:
+        return Session(run, display, stop, checkpoint_seconds, ranks)
+    except (ValueError, RankError):
+        if fresh and ranks.first:
             shutil.rmtree(run.path, ignore_errors=True)
         raise
 
@@ -278,13 +303,16 @@ def _open_session(run: RunFolder, display: Display, stop: Stop, checkpoint_secon
 def _clear_errors(run: Path | None = None) -> Iterator[None]:
     """Turn what users can mend into one sentence and an exit code; anything else stays a traceback."""
     from particleaugment.data.reader import ReadError
+    from particleaugment.ranks import RankError, ReportedByFirst
     from particleaugment.training.checkpoint import CheckpointError, SaveError, last_good
     from particleaugment.training.run import RunError
     from particleaugment.training.stop import StopNow
 
     try:
         yield
-    except (RunError, CheckpointError, ReadError) as error:
+    except ReportedByFirst:
+        raise typer.Exit(1) from None
+    except (RunError, CheckpointError, ReadError, RankError) as error:
         _fail(str(error), 1)
     except SaveError as error:
         _fail(f"{error}; {last_good(run)}" if run else str(error), 1)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from particleaugment.ranks import Ranks
 from particleaugment.samples import Samples
 
 __all__ = ["Learner", "NonFiniteLoss", "Samples"]
@@ -33,6 +35,7 @@ class Learner:
         scaler: A GradScaler, where one is used.
         accumulate: Batches whose gradients are summed for one optimizer step.
         max_grad_norm: Longest gradient; longer ones are shortened to it.
+        ranks: The processes that train it together.
     """
 
     model: nn.Module
@@ -43,7 +46,9 @@ class Learner:
     scaler: torch.amp.GradScaler | None = None
     accumulate: int = 1
     max_grad_norm: float | None = None
+    ranks: Ranks = field(default_factory=Ranks)
     _pending: int = 0
+    _trained: nn.Module = field(init=False)
 
     def __post_init__(self) -> None:
         # Accelerate's wrapper leaves steps out while gradients accumulate; the clone does its own accumulation.
@@ -55,13 +60,19 @@ class Learner:
                 f"{type(self.optimizer).__name__} takes steps by calling a closure, which the clone's training cannot "
                 "give it; use an optimizer whose step() needs no closure, such as SGD or AdamW"
             )
+        self._trained = self.ranks.parallel(self.model)
 
-    def train_batch(self, images: Tensor, targets: Tensor) -> Tensor:
-        """Take a training step on augmented uint8 images and return the detached mean loss."""
+    def train_batch(self, images: Tensor, targets: Tensor, weight: float = 1.0) -> float:
+        """Take a training step on augmented uint8 images and return the mean loss of the batch.
+
+        Where several ranks share the batch, these are the images of this one, and ``weight`` is the weight of their
+        mean loss in the mean over ranks.
+        """
         with self.autocast():
-            loss = self._losses(images, targets).mean()
-        if not bool(torch.isfinite(loss)):
-            raise NonFiniteLoss(f"the training loss is {float(loss.detach())}")
+            loss = self._losses(self._trained, images, targets).mean() * weight
+        mean = self.ranks.sum(float(loss.detach()))[0] / self.ranks.world
+        if not math.isfinite(mean):
+            raise NonFiniteLoss(f"the training loss is {mean}")
         if self._pending == 0:
             self.optimizer.zero_grad(set_to_none=True)
         scaled = loss / self.accumulate
@@ -69,7 +80,7 @@ class Learner:
         self._pending += 1
         if self._pending >= self.accumulate:
             self.flush()
-        return loss.detach()
+        return mean
 
     def flush(self) -> None:
         """Take the optimizer step for gradients that are waiting, if any."""
@@ -90,17 +101,18 @@ class Learner:
     def losses(self, images: Tensor, targets: Tensor) -> Tensor:
         """Return the loss of each sample, float64 on the CPU, in the model's present mode."""
         with self.autocast():
-            return self._losses(images, targets).to("cpu", torch.float64)
+            return self._losses(self.model, images, targets).to("cpu", torch.float64)
 
     @property
     def device(self) -> torch.device:
         """Where the network lies."""
         return next(self.model.parameters()).device
 
-    def _losses(self, images: Tensor, targets: Tensor) -> Tensor:
-        output = self.model(self.preprocess(images.to(self.device)))
+    def _losses(self, model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
+        output = model(self.preprocess(images.to(self.device)))
         logits = getattr(output, "logits", output)
-        losses = self.loss(logits.float(), targets.to(self.device))
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        losses = self.loss(logits, targets.to(self.device))
         if losses.dim() != 1 or len(losses) != len(images):
             raise ValueError(
                 f"loss(logits, targets) must return one value per sample, [{len(images)}], got {tuple(losses.shape)}; "

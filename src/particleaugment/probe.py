@@ -22,6 +22,7 @@ from particleaugment.executors import apply
 from particleaugment.learner import Learner, NonFiniteLoss, Samples
 from particleaugment.policies.base import Policy
 from particleaugment.policies.particles import ParticlePolicy
+from particleaugment.ranks import Ranks
 from particleaugment.snapshot import Snapshot
 
 __all__ = ["EagerTrainee", "Learner", "Measurement", "NonFiniteLoss", "Samples", "Trainee", "probe"]
@@ -158,6 +159,11 @@ class EagerTrainee:
         """Its GradScaler, if any."""
         return self.learner.scaler
 
+    @property
+    def ranks(self) -> Ranks:
+        """The processes that share batches, measurements and evaluations."""
+        return self.learner.ranks
+
     @contextmanager
     def aside(self) -> Iterator[None]:
         """Put accumulated gradients aside while a clone trains, and keep what it is measured on for both times."""
@@ -184,14 +190,16 @@ class EagerTrainee:
         batches = ids.split(self.batch_size)
         self.batches_done, self.loss_sum = start, loss_sum
         for batch in batches[start:]:
-            images, targets = self.samples.gather(batch)
-            loss = self.learner.train_batch(self.augment(images.to(self.learner.device), batch), targets)
-            self.loss_sum += float(loss) * len(batch)
+            mine, weight = self.ranks.share_of_batch(batch)
+            images, targets = self.samples.gather(mine)
+            loss = self.learner.train_batch(self.augment(images.to(self.learner.device), mine), targets, weight)
+            self.loss_sum += loss * len(batch)
             self.batches_done += 1
             if self.average is not None and phase == "train":
                 self.average.follow(self.model)
             progress(phase, self.batches_done, len(batches))
         self.learner.flush()
+        self.ranks.equalise_buffers(self.model)
         return self.loss_sum
 
     def measure(
@@ -200,31 +208,38 @@ class EagerTrainee:
         """Measure in large batches; see :class:`Trainee`.
 
         Common random numbers: every particle and both models see the same samples, uniforms and signs, since draws are
-        keyed by sample id and step alone. Crop, flip and erasing play no part here.
+        keyed by sample id and step alone. Crop, flip and erasing play no part here. Ranks share the samples out, and
+        each holds all losses in the end.
         """
-        if self._measured is None or not torch.equal(self._measured[0], ids):
-            self._measured = (ids, *self.samples.gather(ids))
+        mine, particles = self.ranks.share(ids), len(policy.particles)
+        if self._measured is None or not torch.equal(self._measured[0], mine):
+            self._measured = (mine, *self.samples.gather(mine))
         _, plain, targets = self._measured
         plain = plain.to(self.learner.device)
-        count, particles = len(ids), len(policy.particles)
+        count = len(mine)
         height, width = plain.shape[-2:]
-        batch = max(1, _VALUES_PER_BATCH // plain[0].numel())
+        batch = max(1, _VALUES_PER_BATCH // plain.shape[1:].numel())
         losses = torch.empty(particles * count, dtype=torch.float64)
-        chunks = torch.arange(particles * count).split(batch)
-        for number, chunk in enumerate(chunks):
-            sample, particle = chunk % count, chunk // count
-            program = policy.sample_particle(particle, ids[sample], epoch_key, self.augment.seed, (height, width))
-            images = apply(
-                plain[sample.to(plain.device)],
-                program,
-                executor=self.augment.executor,
-                resample=self.augment.resample,
-                fill=self.augment.fill,
-            )
-            losses[chunk] = self.learner.losses(images, targets[sample.to(targets.device)])
-            progress(phase, number + 1, len(chunks))
+        # As many turns on every rank, since progress may hold a word between ranks.
+        turns = -(-particles * self.ranks.largest_share(len(ids)) // batch)
+        for turn in range(turns):
+            chunk = torch.arange(particles * count)[turn * batch : (turn + 1) * batch]
+            if len(chunk):
+                sample, particle = chunk % count, chunk // count
+                program = policy.sample_particle(particle, mine[sample], epoch_key, self.augment.seed, (height, width))
+                images = apply(
+                    plain[sample.to(plain.device)],
+                    program,
+                    executor=self.augment.executor,
+                    resample=self.augment.resample,
+                    fill=self.augment.fill,
+                )
+                losses[chunk] = self.learner.losses(images, targets[sample.to(targets.device)])
+            progress(phase, turn + 1, turns)
         parts = zip(plain.split(batch), targets.split(batch))
-        return losses.view(particles, count), torch.cat([self.learner.losses(*part) for part in parts])
+        clean = torch.cat([self.learner.losses(*part) for part in parts])
+        whole = self.ranks.collect(torch.cat([losses.view(particles, count), clean[None]]), len(ids))
+        return whole[:-1], whole[-1]
 
     def inputs(self, ids: Tensor, policy: ParticlePolicy | None, epoch_key: int) -> tuple[Tensor, Tensor]:
         """Return network inputs, under a policy or plain, always-on transforms left out, and targets."""
@@ -246,13 +261,15 @@ class EagerTrainee:
         """Return mean loss and accuracy in percent on plain images, in the model's present mode."""
         loss_sum, right, learner = 0.0, 0, self.learner
         batch = max(1, _VALUES_PER_BATCH // images[0].numel())
-        for picture, label in zip(images.split(batch), labels.split(batch)):
+        shares = (self.ranks.share(tensor).split(batch) for tensor in (images, labels))
+        for picture, label in zip(*shares):
             label = label.to(learner.device)
             with learner.autocast():
                 logits = self.model(learner.preprocess(picture.to(learner.device))).float()
             loss_sum += float(learner.loss(logits, label).double().sum())
             right += int((logits.argmax(1) == label).sum())
-        return loss_sum / len(labels), 100.0 * right / len(labels)
+        loss_sum, all_right = self.ranks.sum(loss_sum, right)
+        return loss_sum / len(labels), 100.0 * all_right / len(labels)
 
 
 def probe(

@@ -176,11 +176,11 @@ def test_a_polite_stop_on_the_command_line(tiny, no_report, tmp_path, monkeypatc
     settings = [part for setting in TINY for part in ("--set", setting)]
     train_batch, calls = Learner.train_batch, []
 
-    def interrupted(self, images, labels):
+    def interrupted(self, images, labels, weight):
         calls.append(len(images))
         if len(calls) == 6:
             os.kill(os.getpid(), number)
-        return train_batch(self, images, labels)
+        return train_batch(self, images, labels, weight)
 
     monkeypatch.setattr(Learner, "train_batch", interrupted)
     outcome = command("train", *settings, "--out", path)

@@ -100,7 +100,7 @@ def phase_seconds(records: Iterable[dict[str, Any]], warm_up: int) -> dict[str, 
         if record["epoch"] <= warm_up:
             continue
         for phase, value in record["seconds"].items():
-            if phase == "resumes":
+            if phase in ("resumes", "ranks"):
                 continue
             phases[phase].append(value)
             if phase != "evaluate":

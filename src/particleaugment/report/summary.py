@@ -31,7 +31,7 @@ def phase_seconds(records: list[dict[str, Any]]) -> dict[str, float]:
     totals: dict[str, float] = defaultdict(float)
     for record in records:
         for phase, value in record["seconds"].items():
-            if phase != "resumes":
+            if phase not in ("resumes", "ranks"):
                 totals[phase] += value
     return dict(totals)
 

@@ -21,10 +21,12 @@ from particleaugment.data.reader import default_workers
 from particleaugment.data.streamed import FolderData, example_images, open_folder
 from particleaugment.executors import choose_executor
 from particleaugment.executors.fused import fusable
-from particleaugment.models import build_model
+from particleaugment.models import ShakeShake, build_model
 from particleaugment.policies import Identity
 from particleaugment.probe import EagerTrainee, Learner, Progress, Samples
 from particleaugment.program import resample_code
+from particleaugment.ranks import Ranks
+from particleaugment.snapshot import Snapshot
 from particleaugment.training.config import Config, ConfigError
 from particleaugment.training.graph import GraphTrainee
 from particleaugment.training.stream import StreamTrainee, make_pipelines
@@ -33,6 +35,7 @@ from particleaugment.transforms import ColorJitter, HorizontalFlip, Normalize, P
 __all__ = ["Parts", "always_on", "build", "resolve"]
 
 _EXAMPLES = 16
+_ALONE = Ranks()
 
 
 def resolve(config: Config) -> Config:
@@ -85,46 +88,34 @@ def always_on(config: Config) -> tuple[list[Transform], list[Transform]]:
     return before, [RandomErasing(config.erase)] if config.erase else []
 
 
-def build(config: Config, say: Callable[[str], None], quiet: bool = False, ops: Iterable[str] = ()) -> Parts:
-    """Build the parts of a run whose policy draws from ``ops``."""
+def build(
+    config: Config,
+    say: Callable[[str], None],
+    quiet: bool = False,
+    ops: Iterable[str] = (),
+    ranks: Ranks = _ALONE,
+) -> Parts:
+    """Build the parts of a run whose policy draws from ``ops``; on several ranks, at the same time on all of them."""
     config = resolve(config)
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device=cuda was asked for, but torch sees no CUDA device here; set device=cpu")
+    why_streamed = ranks.everywhere(lambda: _checked_request(config, ranks))
     device = torch.device(config.device)
-    why_streamed = _why_streamed(config)
-    if why_streamed:
-        return _streamed(config, _open_folder(config, quiet), why_streamed, say, choose_executor("auto", device, ops))
-    data = load_data(
-        config.data,
-        config.data_dir or None,
-        image_size=config.image_size or None,
-        validation=config.validation,
-        quiet=quiet,
-    )
-    if config.normalization == "imagenet":
-        data = replace(data, mean=IMAGENET_STATISTICS[0], std=IMAGENET_STATISTICS[1])
-    model, optimizer = _network(config, data.num_classes)
-    resident = device.type == "cuda" and _fits(data, device)
-    if resident:
-        data = replace(
-            data,
-            train_images=data.train_images.to(device),
-            train_labels=data.train_labels.to(device),
-            test_images=data.test_images.to(device),
-            test_labels=data.test_labels.to(device),
-        )
-    samples = Samples((data.train_images, data.train_labels))
     executor = choose_executor("auto", device, ops)
+    if why_streamed:
+        files = ranks.everywhere(lambda: _open_folder(config, quiet))
+        return _streamed(config, files, why_streamed, say, executor, ranks)
+    data, model, resident = ranks.everywhere(lambda: _data_and_model(config, quiet, ranks))
+    optimizer = _optimizer(config, model)
+    samples = Samples((data.train_images, data.train_labels))
     trainee: EagerTrainee | GraphTrainee
-    if resident and executor == "fused" and fusable(*always_on(config)):
+    if resident and executor == "fused" and fusable(*always_on(config)) and ranks.world == 1:
         trainee = _graph_trainee(config, model, optimizer, data, say)
         network = "compiled network" if _compiles(config) else "network not compiled"
         chosen = f"data resident on the GPU, fused executor, whole steps in a CUDA graph, {network}"
     else:
-        trainee = _eager_trainee(config, model, optimizer, data, samples)
+        trainee = _eager_trainee(config, model, optimizer, data, samples, ranks)
         where = "" if device.type == "cpu" else ", too little GPU memory to hold the data" if not resident else ""
         jitter = ", since colour jitter is not part of a whole step" if resident and config.jitter else ""
-        chosen = f"{executor} executor, step by step{where}{jitter}"
+        chosen = f"{executor} executor, step by step{where}{jitter}{_together(ranks)}"
     chosen += _how_it_counts(config)
 
     def evaluate(count: int | None, progress: Progress) -> tuple[float, float]:
@@ -134,11 +125,56 @@ def build(config: Config, say: Callable[[str], None], quiet: bool = False, ops: 
     return Parts(data, samples, examples, model, optimizer, trainee, evaluate, chosen)
 
 
-def _network(config: Config, num_classes: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+def _checked_request(config: Config, ranks: Ranks) -> str:
+    """Refuse what cannot be; return why files are decoded while the network trains, or nothing if they are not."""
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device=cuda was asked for, but torch sees no CUDA device here; set device=cpu")
+    if config.batch_size < ranks.world:
+        raise ConfigError(
+            f"batch_size is the batch of all ranks together: {config.batch_size} leaves some of {ranks.world} ranks "
+            "without an image; set a larger one or start fewer ranks"
+        )
+    return _why_streamed(config)
+
+
+def _data_and_model(config: Config, quiet: bool, ranks: Ranks) -> tuple[ImageData, nn.Module, bool]:
+    """Return what a machine may lack the means for: the data, the network on its device, and whether both lie there."""
+    device = torch.device(config.device)
+    data = load_data(
+        config.data,
+        config.data_dir or None,
+        image_size=config.image_size or None,
+        validation=config.validation,
+        quiet=quiet,
+    )
+    if config.normalization == "imagenet":
+        data = replace(data, mean=IMAGENET_STATISTICS[0], std=IMAGENET_STATISTICS[1])
+    model = _network(config, data.num_classes, ranks)
+    resident = device.type == "cuda" and _fits(data, device)
+    if resident:
+        data = replace(
+            data,
+            train_images=data.train_images.to(device),
+            train_labels=data.train_labels.to(device),
+            test_images=data.test_images.to(device),
+            test_labels=data.test_labels.to(device),
+        )
+    return data, model, resident
+
+
+def _network(config: Config, num_classes: int, ranks: Ranks) -> nn.Module:
+    """Return the network on its device."""
     _set_arithmetic(config)
     model = build_model(config.model, num_classes, config.seed)
-    model = model.to(torch.device(config.device), memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return model, _optimizer(config, model)
+    if isinstance(model, ShakeShake):
+        model.set_batch_positions(ranks.rank, ranks.world)
+    if config.sync_batchnorm and ranks.world > 1:
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    return model.to(torch.device(config.device), memory_format=torch.channels_last)  # type: ignore[no-any-return, call-overload]
+
+
+def _together(ranks: Ranks) -> str:
+    return f", DistributedDataParallel on {ranks.world} ranks" if ranks.world > 1 else ""
 
 
 def _folder(config: Config) -> str:
@@ -181,12 +217,15 @@ def _open_folder(config: Config, quiet: bool) -> FolderData:
     )
 
 
-def _streamed(config: Config, data: FolderData, why: str, say: Callable[[str], None], executor: str) -> Parts:
+def _streamed(
+    config: Config, data: FolderData, why: str, say: Callable[[str], None], executor: str, ranks: Ranks
+) -> Parts:
     """Return the parts of a run whose images are decoded while it goes on."""
-    model, optimizer = _network(config, data.num_classes)
+    model = ranks.everywhere(lambda: _network(config, data.num_classes, ranks))
+    optimizer = _optimizer(config, model)
     device = next(model.parameters()).device
     before, after = always_on(config)
-    compiled = _compiles(config) and device.type == "cuda"
+    compiled = _compiles(config) and device.type == "cuda" and ranks.world == 1
     workers = config.workers if isinstance(config.workers, int) else default_workers()
     dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
     pipelines = make_pipelines(
@@ -201,7 +240,7 @@ def _streamed(config: Config, data: FolderData, why: str, say: Callable[[str], N
         fill=config.fill,
     )
     trainee = StreamTrainee(
-        Learner(model, optimizer, _cross_entropy, _unchanged, _autocast(config)),
+        Learner(model, optimizer, _cross_entropy, _unchanged, _autocast(config), ranks=ranks),
         data,
         pipelines,
         config.batch_size,
@@ -209,9 +248,11 @@ def _streamed(config: Config, data: FolderData, why: str, say: Callable[[str], N
         compiled=compiled,
         say=say,
     )
+    if ranks.world > 1:
+        _settle(trainee, len(data.train.images))
     examples = example_images(data.train.images, _image_size(config), _EXAMPLES)
     by_whom = f"by {workers} worker{'s' * (workers > 1)}" if workers else "by the training process"
-    chosen = f"files decoded {by_whom} while training ({why}), {executor} executor"
+    chosen = f"files decoded {by_whom} while training ({why}), {executor} executor{_together(ranks)}"
     chosen += f", step by step{', compiled network' if compiled else ''}{_how_it_counts(config)}"
     return Parts(data, data.train.images, examples, model, optimizer, trainee, trainee.evaluate, chosen)
 
@@ -279,7 +320,12 @@ def _graph_trainee(
 
 
 def _eager_trainee(
-    config: Config, model: nn.Module, optimizer: torch.optim.Optimizer, data: ImageData, samples: Samples
+    config: Config,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    data: ImageData,
+    samples: Samples,
+    ranks: Ranks,
 ) -> EagerTrainee:
     before, after = always_on(config)
     normalize = Normalize(data.mean, data.std)
@@ -289,9 +335,24 @@ def _eager_trainee(
         _cross_entropy,
         lambda images: normalize.run(images).contiguous(memory_format=torch.channels_last),
         _autocast(config),
+        ranks=ranks,
     )
     augment = Augment(Identity(), config.seed, before=before, after=after, resample=config.resample, fill=config.fill)
-    return EagerTrainee(learner, samples, augment, config.batch_size)
+    trainee = EagerTrainee(learner, samples, augment, config.batch_size)
+    if ranks.world > 1:
+        _settle(trainee, len(samples))
+    return trainee
+
+
+def _settle(trainee: EagerTrainee | StreamTrainee, count: int) -> None:
+    """Take one training step and undo it.
+
+    After its first step DistributedDataParallel puts the gradients into another order, in which sums over three or more
+    ranks are rounded otherwise. A resumed run must add up like one that has been going on: no real step is the first.
+    """
+    ids = torch.arange(min(trainee.batch_size, count))
+    with Snapshot().of(trainee.model, trainee.optimizer):
+        trainee.train(Identity(), ids, 0, progress=lambda phase, done, total: None)
 
 
 def _fits(data: ImageData, device: torch.device) -> bool:

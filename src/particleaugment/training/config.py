@@ -72,6 +72,7 @@ class Config:
     precision: str = "auto"
     compile: bool = True
     deterministic: bool = False
+    sync_batchnorm: bool = False
 
     crop: int = 4
     crop_scale: float = 0.0
@@ -133,6 +134,8 @@ class Config:
             if getattr(self, name) not in valid:
                 raise ConfigError(f"{name} must be one of {', '.join(valid)}, got {getattr(self, name)!r}")
         self._check_streaming()
+        if self.sync_batchnorm and self.device == "cpu":
+            raise ConfigError("sync_batchnorm works between GPUs only, and this run is on the CPU; leave it out")
         try:
             if self.searches:
                 self.filter_settings()

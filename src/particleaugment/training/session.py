@@ -19,6 +19,7 @@ from particleaugment.data import disjoint_stratified_subsets, epoch_permutation
 from particleaugment.policies import Policy, Schedule
 from particleaugment.policies.base import document, ops_of
 from particleaugment.probe import NonFiniteLoss
+from particleaugment.ranks import Ranks
 from particleaugment.report.tensorboard import EventWriter
 from particleaugment.search import ParticleAugment
 from particleaugment.snapshot import Snapshot
@@ -33,6 +34,7 @@ from particleaugment.training.checkpoint import (
 )
 from particleaugment.training.config import Config, ConfigError
 from particleaugment.training.display import Display
+from particleaugment.training.distributed import require_same
 from particleaugment.training.graph import GraphTrainee
 from particleaugment.training.run import RunError, RunFolder
 from particleaugment.training.stop import Stop
@@ -75,19 +77,34 @@ class Session:
         display: Where progress is shown.
         stop: Tells when the run is asked to stop.
         checkpoint_seconds: Least time between two checkpoints; one is always written when the run stops or ends.
+        ranks: The processes that share the run; rank 0 alone touches its folder, and all call every method together.
     """
 
-    def __init__(self, run: RunFolder, display: Display, stop: Stop, checkpoint_seconds: float = 5.0):
+    def __init__(
+        self, run: RunFolder, display: Display, stop: Stop, checkpoint_seconds: float = 5.0, ranks: Ranks | None = None
+    ):
         config = run.config
         self.run, self.config, self.display, self.stop = run, config, display, stop
-        self.checkpoint_seconds = checkpoint_seconds
-        self._fixed: Policy | None = None if config.searches else config.fixed_policy(run.given_policy)
+        self.checkpoint_seconds, self.ranks = checkpoint_seconds, ranks or Ranks()
+        self._fixed: Policy | None = None if config.searches else self.ranks.everywhere(self._read_policy)
         ops = config.ops if self._fixed is None else ops_of(self._fixed)
-        parts = build(config, display.say, display.quiet, ops)
+        parts = build(config, display.say, display.quiet, ops, self.ranks)
         self.data, self.samples, self.chosen = parts.data, parts.samples, parts.chosen
         self._evaluate, self._examples = parts.evaluate, parts.examples
         self.model, self.optimizer, self.trainee = parts.model, parts.optimizer, parts.trainee
         self.search: ParticleAugment | None = None
+        self.ranks.everywhere(self._make_search)
+        self.position = Position()
+        self.resumes = 0
+        self._seconds: dict[str, float] = {}
+        self._last_checkpoint = time.monotonic()
+        self._events = EventWriter(run.path)
+
+    def _read_policy(self) -> Policy:
+        return self.config.fixed_policy(self.run.given_policy)
+
+    def _make_search(self) -> None:
+        config = self.config
         if config.searches:
             before, after = always_on(config)
             self.search = ParticleAugment(
@@ -101,11 +118,6 @@ class Session:
             self._check_subsets()
             if config.measure == "gradient":
                 self.search.average = self.trainee.average = WeightAverage(self.model.parameters())
-        self.position = Position()
-        self.resumes = 0
-        self._seconds: dict[str, float] = {}
-        self._last_checkpoint = time.monotonic()
-        self._events = EventWriter(run.path)
 
     def _check_subsets(self) -> None:
         sizes = [self.config.clone_size, self.config.measure_size]
@@ -135,7 +147,7 @@ class Session:
                     loss_sum=self.position.loss_sum,
                 )
             except NonFiniteLoss as error:
-                raise RunError(self._divergence(error)) from None
+                raise self.ranks.common(RunError(self._divergence(error))) from None
             finally:
                 self._note_batches()
         self.position.phase = EVALUATE
@@ -180,22 +192,31 @@ class Session:
         record = self.search.step_with(self.trainee, self.samples.labels, self._progress)
         if record is None:
             return
+        state, delta = self.search.state, torch.tensor(record.delta)
+        where = f"after filter step {record.step}"
+        require_same(self.ranks, "the particles, weights or δ", where, [state.particles, state.log_weights, delta])
         fields = asdict(record)
         self._seconds |= fields.pop("seconds")
         self._write({"kind": "filter", "epoch": self.position.epoch} | fields)
 
     def finish_epoch(self) -> None:
         """Move on to the next epoch, saving a checkpoint if the last one is old enough or the run is over."""
+        where = f"after epoch {self.position.epoch}"
+        require_same(self.ranks, "the network's parameters or statistics", where, self.model.state_dict().values())
         self.position = Position(epoch=self.position.epoch + 1, metrics_bytes=self.position.metrics_bytes)
         over = self.position.epoch > self.config.epochs
-        if over or time.monotonic() - self._last_checkpoint >= self.checkpoint_seconds:
+        old = time.monotonic() - self._last_checkpoint >= self.checkpoint_seconds
+        if self.ranks.on_first(lambda: over or old):
             self.save()
 
     def finish(self) -> None:
         """Write the run's results: the weights last, since their presence marks a finished run."""
+        self.write_policy()
+        self.ranks.on_first(self._write_results)
+
+    def _write_results(self) -> None:
         from particleaugment.report.page import write_report
 
-        self.write_policy()
         write_report(self.run)
         weights = {name: tensor.contiguous() for name, tensor in self.model.state_dict().items()}
         metadata = {"format": "pt", "model": self.config.model, "data": self.config.data, "seed": str(self.config.seed)}
@@ -207,13 +228,16 @@ class Session:
 
     def save(self) -> None:
         """Write a checkpoint, unless the network has diverged."""
-        weights = self.model.state_dict()
-        if not all(bool(tensor.isfinite().all()) for tensor in weights.values()):
-            raise RunError(self._divergence("the network holds numbers that are not finite"))
+        if not all(bool(tensor.isfinite().all()) for tensor in self.model.state_dict().values()):
+            message = self._divergence("the network holds numbers that are not finite")
+            raise self.ranks.common(RunError(message))
+        self.ranks.on_first(self._write_checkpoint)
+
+    def _write_checkpoint(self) -> None:
         state = {
             "config": self.config.to_json(),
             "position": asdict(self.position),
-            "model": weights,
+            "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "search": None if self.search is None else self.search.state_dict(),
             "resumes": self.resumes,
@@ -224,23 +248,14 @@ class Session:
 
     def restore(self) -> bool:
         """Continue from the newest checkpoint that can be read; False if there is none yet."""
-        state, problems = load_latest(self.run.path)
-        for problem in problems:
-            self.display.say(f"{problem}; using the one before it")
+        state = self.ranks.on_first(self._read_checkpoint)
         if state is None:
-            self.run.truncate_metrics(0)
             return False
-        # The number of workers changes nothing but the speed, so a run may go on with another.
-        if replace(Config.from_json(state["config"]), workers=self.config.workers) != self.config:
-            raise RunError(
-                f"the checkpoint in {self.run.path} belongs to another configuration than its config.json; "
-                "restore the config.json that the run was started with"
-            )
         try:
             self._load(state)
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-            raise RunError(f"the checkpoint in {self.run.path} does not fit the run: {clipped(error)}") from None
-        self.run.truncate_metrics(self.position.metrics_bytes, state["metrics_sha256"])
+            message = f"the checkpoint in {self.run.path} does not fit the run: {clipped(error)}"
+            raise self.ranks.common(RunError(message)) from None
         return True
 
     def _load(self, state: dict[str, Any]) -> None:
@@ -259,10 +274,30 @@ class Session:
         if isinstance(self.trainee, StreamTrainee):
             self.trainee.close()
 
+    def _read_checkpoint(self) -> dict[str, Any] | None:
+        state, problems = load_latest(self.run.path)
+        for problem in problems:
+            self.display.say(f"{problem}; using the one before it")
+        if state is None:
+            self.run.truncate_metrics(0)
+            return None
+        # The number of workers changes nothing but the speed, so a run may go on with another.
+        if replace(Config.from_json(state["config"]), workers=self.config.workers) != self.config:
+            raise RunError(
+                f"the checkpoint in {self.run.path} belongs to another configuration than its config.json; "
+                "restore the config.json that the run was started with"
+            )
+        self.run.truncate_metrics(state["position"]["metrics_bytes"], state["metrics_sha256"])
+        for record in self.run.read_metrics()[-1:]:
+            before, now = record["seconds"].get("ranks", 1), self.ranks.world
+            if before != now:
+                self.display.say(f"ranks: {before} before, {now} now; the results will differ in the last digits")
+        return state
+
     def write_policy(self) -> None:
         """Write ``policy.json``: the schedule learned so far, or the fixed policy."""
         policy = self.current_policy()
-        write_atomically(self.run.policy, document(policy).encode())
+        self.ranks.on_first(lambda: write_atomically(self.run.policy, document(policy).encode()))
 
     def current_policy(self) -> Policy:
         """Return the schedule learned so far, or the fixed policy."""
@@ -293,7 +328,7 @@ class Session:
                     lambda: trainee.train(policy, ids, 0, progress=lambda phase, done, total: None, phase="estimate")
                 )
             except NonFiniteLoss as error:
-                raise RunError(self._divergence(error)) from None
+                raise self.ranks.common(RunError(self._divergence(error))) from None
             finally:
                 trainee.batches_done = 0
             self.model.eval()
@@ -332,13 +367,17 @@ class Session:
         try:
             self.position.loss_sum = self.trainee.loss_sum
         except NonFiniteLoss as error:
-            raise RunError(self._divergence(error)) from None
+            raise self.ranks.common(RunError(self._divergence(error))) from None
 
     def _write(self, record: dict[str, Any]) -> None:
         seconds: dict[str, Any] = {name: round(value, 4) for name, value in self._seconds.items()}
         seconds["resumes"] = self.resumes
+        if self.ranks.world > 1:
+            seconds["ranks"] = self.ranks.world
         self._seconds = {}
-        record = record | {"seconds": seconds}
+        self.ranks.on_first(lambda: self._append(record | {"seconds": seconds}))
+
+    def _append(self, record: dict[str, Any]) -> None:
         self.position.metrics_bytes = self.run.append_metrics(record)
         self._events.log(record)
         if record["kind"] == "epoch":

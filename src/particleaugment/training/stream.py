@@ -24,6 +24,7 @@ from particleaugment.learner import Learner, NonFiniteLoss
 from particleaugment.policies import Identity, ParticlePolicy, Policy
 from particleaugment.probe import Progress
 from particleaugment.program import resample_code
+from particleaugment.ranks import Ranks
 from particleaugment.snapshot import Snapshot
 from particleaugment.transforms import ColorJitter, Normalize, Transform
 
@@ -204,7 +205,7 @@ class StreamTrainee:
         self.reader = Reader(parts, workers, ahead=2 * batch_size, pin_memory=self.device.type == "cuda")
         self.batches_done = 0
         self.average: WeightAverage | None = None
-        self._loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
+        self.loss_sum = 0.0
         self._measured: tuple[Tensor, Tensor, Tensor] | None = None
         self._compiled: Learner | None = None
         self._trusts_compiled = False
@@ -227,9 +228,9 @@ class StreamTrainee:
         return None
 
     @property
-    def loss_sum(self) -> float:
-        """Sum of the losses of the samples trained on; waits for the device."""
-        return float(self._loss_sum)
+    def ranks(self) -> Ranks:
+        """The processes that share batches, measurements and evaluations."""
+        return self.learner.ranks
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -259,40 +260,52 @@ class StreamTrainee:
         self.pipelines.training.set_epoch(epoch_key)
         self.data.train.set_epoch(epoch_key)
         batches = ids.cpu().split(self.batch_size)
+        shares = [self.ranks.share_of_batch(batch) for batch in batches[start:]]
         self.batches_done = start
-        self._loss_sum.fill_(loss_sum)
+        self.loss_sum = loss_sum
         with self.reader.guarded():
-            for images, labels, batch in self._stream(TRAIN, batches[start:]):
-                loss = self._step(self.pipelines.training(images, batch), labels)
-                self._loss_sum += loss.double() * len(labels)
+            stream = self._stream(TRAIN, [mine for mine, _ in shares])
+            for (images, labels, mine), (_, weight), batch in zip(stream, shares, batches[start:]):
+                loss = self._step(self.pipelines.training(images, mine), labels, weight)
+                self.loss_sum += loss * len(batch)
                 self.batches_done += 1
                 if self.average is not None and phase == "train":
                     self.average.follow(self.model)
                 progress(phase, self.batches_done, len(batches))
+        self.ranks.equalise_buffers(self.model)
         return self.loss_sum
 
     @torch.no_grad()
     def measure(
         self, policy: ParticlePolicy, ids: Tensor, epoch_key: int, *, progress: Progress, phase: str
     ) -> tuple[Tensor, Tensor]:
-        """Return losses under each particle, float64 ``[r, N]``, and on the plain images, ``[N]``."""
+        """Return losses under each particle, float64 ``[r, N]``, and on the plain images, ``[N]``.
+
+        Ranks share the samples out, and each holds all losses in the end.
+        """
+        mine = self.ranks.share(ids.cpu())
         with self.reader.guarded():
-            if self._measured is None or not torch.equal(self._measured[2].cpu(), ids.cpu()):
-                self._measured = self._gather(PLAIN, ids.cpu())
+            if self._measured is None or not torch.equal(self._measured[2].cpu(), mine):
+                self._measured = self._gather(PLAIN, mine)
         plain, labels, samples = self._measured
         self.pipelines.measuring.set_policy(policy)
         self.pipelines.measuring.set_epoch(epoch_key)
-        count, particles, batch = len(ids), len(policy.particles), self._large_batch
+        count, particles, batch = len(mine), len(policy.particles), self._large_batch
         losses = []
-        chunks = torch.arange(particles * count, device=self.device).split(batch)
-        for number, chunk in enumerate(chunks):
-            index = chunk % count
-            inputs = self.pipelines.measuring(plain, samples[index], index, particle=chunk // count)
-            losses.append(self.learner.losses(inputs, labels[index]))
-            progress(phase, number + 1, len(chunks))
+        # As many turns on every rank, since progress may hold a word between ranks.
+        turns = -(-particles * self.ranks.largest_share(len(ids)) // batch)
+        for turn in range(turns):
+            chunk = torch.arange(particles * count, device=self.device)[turn * batch : (turn + 1) * batch]
+            if len(chunk):
+                index = chunk % count
+                inputs = self.pipelines.measuring(plain, samples[index], index, particle=chunk // count)
+                losses.append(self.learner.losses(inputs, labels[index]))
+            progress(phase, turn + 1, turns)
         parts = zip(plain.split(batch), samples.split(batch), labels.split(batch))
         clean = [self.learner.losses(self.pipelines.plain(images, some), label) for images, some, label in parts]
-        return torch.cat(losses).view(particles, count), torch.cat(clean)
+        table = torch.cat([torch.cat(losses).view(particles, count), torch.cat(clean)[None]])
+        whole = self.ranks.collect(table, len(ids))
+        return whole[:-1], whole[-1]
 
     def inputs(self, ids: Tensor, policy: ParticlePolicy | None, epoch_key: int) -> tuple[Tensor, Tensor]:
         """Return float32 network inputs, under a policy or plain, always-on transforms left out, and targets."""
@@ -313,29 +326,33 @@ class StreamTrainee:
         """Return mean loss and accuracy in percent on the first ``count`` test images, or all, in the present mode."""
         loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
         right = torch.zeros((), dtype=torch.int64, device=self.device)
-        ids = torch.arange(len(self.data.test))[:count]
-        batches = ids.split(self._large_batch)
+        total = len(self.data.test) if count is None else min(count, len(self.data.test))
+        batches = self.ranks.share(torch.arange(total)).split(self._large_batch)
+        turns = -(-self.ranks.largest_share(total) // self._large_batch)
         with self.reader.guarded():
             for number, (images, labels, batch) in enumerate(self._stream(TEST, batches)):
                 with self.learner.autocast():
                     logits = self.model(self.pipelines.plain(images, batch)).float()
                 loss_sum += self.learner.loss(logits, labels).double().sum()
                 right += (logits.argmax(1) == labels).sum()
-                progress("evaluate", number + 1, len(batches))
-        return float(loss_sum) / len(ids), 100.0 * int(right) / len(ids)
+                progress("evaluate", number + 1, turns)
+            for number in range(len(batches), turns):  # a rank with a batch less has its word all the same
+                progress("evaluate", number + 1, turns)
+        summed_loss, summed_right = self.ranks.sum(float(loss_sum), int(right))
+        return summed_loss / total, 100.0 * summed_right / total
 
     @property
     def _large_batch(self) -> int:
         return max(1, _VALUES_PER_BATCH[self.device.type] // (3 * self.data.train.size**2))
 
-    def _step(self, inputs: Tensor, labels: Tensor) -> Tensor:
+    def _step(self, inputs: Tensor, labels: Tensor, weight: float) -> float:
         # A partial batch would be compiled anew.
         if self._compiled is None or len(labels) != self.batch_size:
-            return self.learner.train_batch(inputs, labels)
+            return self.learner.train_batch(inputs, labels, weight)
         if not self._trusts_compiled:
             self._try_compiled(inputs, labels)
-            return self._step(inputs, labels)
-        return self._compiled.train_batch(inputs, labels)
+            return self._step(inputs, labels, weight)
+        return self._compiled.train_batch(inputs, labels, weight)
 
     def _try_compiled(self, inputs: Tensor, labels: Tensor) -> None:
         """Take a compiled step and undo it; go on without if the network cannot be compiled."""

@@ -1,0 +1,133 @@
+"""What measuring the particles costs on one rank and on several, and what a word between ranks costs.
+
+    python benchmarks/ranks.py
+
+Starts torchrun on this machine, a process with a single thread per rank, and times the measurement of a filter step of
+the digits recipe (24 particles, 120 samples, both models) many times over. Wall-clock seconds feel whatever else the
+machine does: the least of them is the figure to compare, and the processor seconds beside it do not feel it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from common import write
+
+from particleaugment import Augment
+from particleaugment.data import disjoint_stratified_subsets, load_data
+from particleaugment.models import build_model
+from particleaugment.policies.particles import ParticlePolicy
+from particleaugment.probe import EagerTrainee, Learner, Samples
+from particleaugment.ranks import Ranks
+from particleaugment.recipes import get_recipe
+from particleaugment.training.distributed import joined
+from particleaugment.transforms import Normalize
+
+WORDS = 300
+
+
+def measurement(ranks: Ranks, seed: int) -> Callable[[], object]:
+    """Return what measures the digits recipe's particles once."""
+    config, data = get_recipe("digits"), load_data("digits")
+    model = build_model(config.model, data.num_classes, seed).to(memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    learner = Learner(
+        model, optimizer, torch.nn.CrossEntropyLoss(reduction="none"), Normalize(data.mean, data.std).run, ranks=ranks
+    )
+    samples = Samples((data.train_images, data.train_labels))
+    trainee = EagerTrainee(learner, samples, Augment("none", seed), config.batch_size)
+    settings = config.filter_settings()
+    state = settings.moved(settings.initial_state(seed), seed, 1)
+    policy: ParticlePolicy = settings.policy(state)
+    (ids,) = disjoint_stratified_subsets(samples.labels, [config.measure_size], seed, 1)
+    return lambda: trainee.measure(policy, ids, 1, progress=lambda phase, done, total: None, phase="measure")
+
+
+def work(out: Path, repeats: int, seed: int) -> None:
+    """On each rank: measure, and let rank 0 write what all ranks took."""
+    torch.set_num_threads(1)
+    with joined() as ranks:
+        measure = measurement(ranks, seed)
+        measure()
+        walls, processors = [], []
+        for _ in range(repeats):
+            ranks.largest(0)  # begin together
+            wall, processor = time.perf_counter(), time.process_time()
+            measure()
+            walls.append(time.perf_counter() - wall)
+            processors.append(time.process_time() - processor)
+        start = time.perf_counter()
+        for _ in range(WORDS):
+            ranks.largest(0)
+        word = (time.perf_counter() - start) / WORDS
+        most = [max(float(part) for part in ranks.gather(torch.tensor(seconds))) for seconds in processors]
+        if ranks.first:
+            out.write_text(json.dumps({"wall": walls, "processor": most, "word": word}))
+
+
+def launch(ranks: int, repeats: int, seed: int) -> dict[str, Any]:
+    """Start a number of ranks and return their seconds."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "seconds.json"
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        command += [__file__, "--out", str(out), "--repeats", str(repeats), "--seed", str(seed)]
+        subprocess.run(command, check=True, env=os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"})
+        seconds: dict[str, Any] = json.loads(out.read_text())
+        return seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=3, help="launches of each number of ranks, taking turns")
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.out is not None:
+        work(arguments.out, arguments.repeats, arguments.seed)
+        return
+    found: dict[int, list[dict[str, Any]]] = {ranks: [] for ranks in arguments.ranks}
+    load = os.getloadavg()[0]
+    for _ in range(arguments.rounds):
+        for ranks in arguments.ranks:
+            found[ranks].append(launch(ranks, arguments.repeats, arguments.seed))
+    rows = []
+    for ranks, launches in found.items():
+        walls = [second for each in launches for second in each["wall"]]
+        processors = [second for each in launches for second in each["processor"]]
+        rows.append(
+            {
+                "ranks": ranks,
+                "measurements": len(walls),
+                "wall_seconds_least": round(min(walls), 4),
+                "wall_seconds_median": round(statistics.median(walls), 4),
+                "processor_seconds_of_the_busiest_rank_median": round(statistics.median(processors), 4),
+                "microseconds_per_word_least": round(1e6 * min(each["word"] for each in launches), 1),
+            }
+        )
+        print(rows[-1])
+    config = get_recipe("digits")
+    results = {
+        "particles": config.num_particles,
+        "samples": config.measure_size,
+        "threads_per_rank": 1,
+        "load_average_before": round(load, 2),
+        "rows": rows,
+    }
+    write("ranks", results, arguments.seed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""Ranks: the processes that share a run's work, and the few things that they tell each other.
+
+A run in one process is the case of one rank: every method below then hands back what it was given. Numbers are gathered
+and combined in the order of ranks, so that every rank holds the same bits.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+__all__ = ["RankError", "Ranks", "ReportedByFirst"]
+
+T = TypeVar("T")
+
+
+class RankError(RuntimeError):
+    """Another rank has failed, and this one stops with it."""
+
+
+class ReportedByFirst(RankError):
+    """All ranks know of an error, and rank 0 reports it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """This process's place among those that share a run.
+
+    Attributes:
+        rank: Its number, from 0.
+        world: How many there are.
+        device: Where tensors are put to travel: a GPU for NCCL, ``cpu`` for gloo.
+
+    >>> Ranks(rank=1, world=3).share(torch.arange(8)).tolist()
+    [1, 4, 7]
+    """
+
+    rank: int = 0
+    world: int = 1
+    device: str = "cpu"
+
+    @property
+    def first(self) -> bool:
+        """Whether this is rank 0, which alone writes files and shows progress."""
+        return self.rank == 0
+
+    # Sharing out.
+
+    def share(self, items: Tensor) -> Tensor:
+        """Return every ``world``-th item from number ``rank`` on; the shares of all ranks hold each item once."""
+        return items[self.rank :: self.world]
+
+    def share_of_batch(self, ids: Tensor) -> tuple[Tensor, float]:
+        """Return this rank's samples of a training batch and the weight of their mean loss.
+
+        The mean over ranks of weight times mean loss is the mean over the whole batch, whatever the remainder. A rank
+        for which the batch has nothing left computes its first sample with weight 0, since every rank must take part.
+
+        >>> [Ranks(rank, 3).share_of_batch(torch.tensor([7, 8, 9, 10])) for rank in range(3)]
+        [(tensor([ 7, 10]), 1.5), (tensor([8]), 0.75), (tensor([9]), 0.75)]
+        >>> Ranks(2, 3).share_of_batch(torch.tensor([7, 8]))
+        (tensor([7]), 0.0)
+        """
+        mine = self.share(ids)
+        if len(mine) == 0:
+            return ids[:1], 0.0
+        return mine, len(mine) * self.world / len(ids)
+
+    def largest_share(self, count: int) -> int:
+        """Return the size of rank 0's share of ``count`` items, which no other exceeds."""
+        return -(-count // self.world)
+
+    def collect(self, shares: Tensor, count: int) -> Tensor:
+        """Put the shares of all ranks together along the last dimension: the inverse of :meth:`share`."""
+        if self.world == 1:
+            return shares
+        padded = shares.new_zeros(*shares.shape[:-1], self.largest_share(count))
+        padded[..., : shares.shape[-1]] = shares
+        whole = shares.new_empty(*shares.shape[:-1], count)
+        for rank, part in enumerate(self.gather(padded)):
+            place = whole[..., rank :: self.world]
+            place.copy_(part[..., : place.shape[-1]])
+        return whole
+
+    # Telling each other.
+
+    def gather(self, value: Tensor) -> list[Tensor]:
+        """Return the tensors of all ranks, of one shape and on the CPU, in the order of ranks."""
+        if self.world == 1:
+            return [value]
+        value = value.to(self.device).contiguous()
+        parts = [torch.empty_like(value) for _ in range(self.world)]
+        dist.all_gather(parts, value)
+        return list(torch.stack(parts).cpu())
+
+    def sum(self, *values: float) -> list[float]:
+        """Return the sums over all ranks, added up in the order of ranks."""
+        parts = self.gather(torch.tensor(values, dtype=torch.float64))
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part
+        return total.tolist()  # type: ignore[no-any-return]
+
+    def largest(self, value: int) -> int:
+        """Return the largest of all ranks' numbers."""
+        return max(int(part) for part in self.gather(torch.tensor(value)))
+
+    def gather_texts(self, text: str) -> list[str]:
+        """Return the texts of all ranks, in the order of ranks."""
+        if self.world == 1:
+            return [text]
+        texts = [""] * self.world
+        dist.all_gather_object(texts, text)
+        return texts
+
+    def on_first(self, work: Callable[[], T]) -> T:
+        """Do something on rank 0 and give its result to all; if it fails, it fails on all."""
+        if self.world == 1:
+            return work()
+        reply: list[Any] = [None, None]
+        error: Exception | None = None
+        if self.first:
+            try:
+                reply[0] = work()
+            except Exception as caught:
+                error, reply[1] = caught, str(caught)
+        dist.broadcast_object_list(reply, src=0)
+        if error is not None:
+            raise error
+        if reply[1] is not None:
+            raise ReportedByFirst(reply[1])
+        return reply[0]  # type: ignore[no-any-return]
+
+    def everywhere(self, work: Callable[[], T]) -> T:
+        """Do something without a word between ranks on every rank; if it fails on one, it fails on all.
+
+        Rank 0 raises its own error or, if it has none, a :class:`RankError` that names a rank that has and its host.
+        """
+        if self.world == 1:
+            return work()
+        error: Exception | None = None
+        message = ""
+        try:
+            result = work()
+        except Exception as caught:
+            error = caught
+            message = f"{str(caught) or type(caught).__name__} (rank {self.rank} on {socket.gethostname()})"
+        failures = [text for text in self.gather_texts(message) if text]
+        if failures:
+            raise self.common(error or RankError(failures[0]))
+        return result
+
+    def common(self, error: Exception) -> Exception:
+        """Return what to raise for an error that all ranks have found, so that it is reported once."""
+        return error if self.first else ReportedByFirst(str(error))
+
+    # Training together.
+
+    def parallel(self, model: nn.Module) -> nn.Module:
+        """Return the network's training face: its backward pass leaves the mean over ranks of the gradients."""
+        if self.world == 1:
+            return model
+        return nn.parallel.DistributedDataParallel(model)
+
+    def equalise_buffers(self, model: nn.Module) -> None:
+        """Give rank 0's buffers, such as the running statistics of batch norm, to all ranks.
+
+        DistributedDataParallel does the same before every training pass, so this is due after the last one.
+        """
+        if self.world > 1:
+            for buffer in model.buffers():
+                dist.broadcast(buffer, src=0)
