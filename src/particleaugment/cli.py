@@ -259,11 +259,11 @@ def _go(request: Callable[[], tuple[Path, bool]], checkpoint_seconds: float, qui
             if session.restore():
                 display.say(f"resuming {path} in epoch {session.position.epoch} of {run.config.epochs}")
             minutes = session.estimate_seconds() / 60
+            stop.check()
             display.say(
                 f"{run.config.recipe}: {run.config.model} on {run.config.data}, {run.config.epochs} epochs, "
                 f"policy {run.config.policy}; {session.chosen}; about {minutes:.1f} minutes"
             )
-            stop.check()
             if not run_session(session):
                 raise Stopped
             if not quiet:

@@ -19,8 +19,8 @@ def test_training_stops_and_names_epoch_batch_and_checkpoint(value, tiny, no_rep
     path = tmp_path / "run"
     losses, calls = Learner._losses, []
 
-    def sometimes(self, images, targets):
-        found = losses(self, images, targets)
+    def sometimes(self, model, images, targets):
+        found = losses(self, model, images, targets)
         if self.model.training and torch.is_grad_enabled() and len(find_checkpoints(path)) == 1:
             calls.append(len(images))
             return found * value if len(calls) == 2 else found
