@@ -1,0 +1,45 @@
+"""Streamed image folders, and measurement by gradients, on two ranks."""
+
+import sys
+
+import numpy as np
+import pytest
+from launch import end, ending, result, torchrun
+from PIL import Image
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are found in /proc")
+GRADIENT = ("measure=gradient", "update=tempered", "transition=sparse")
+SETTINGS = (
+    *("model=wrn-10-1", "image_size=16", "crop=2", "epochs=2", "batch_size=7", "learning_rate=0.02", "workers=1"),
+    *("num_particles=4", "clone_size=11", "measure_size=5", "precision=fp32", "device=cpu", "validation=9"),
+)
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    root = tmp_path_factory.mktemp("pictures")
+    for label, name in enumerate(("ant", "bee", "cat")):
+        (root / name).mkdir()
+        for number in range(20):
+            coarse = np.random.default_rng([label, number]).integers(0, 256, (4, 5, 3), dtype=np.uint8)
+            picture = Image.fromarray(coarse).resize((40 + number, 30), Image.Resampling.BICUBIC)
+            picture.save(root / name / f"{number}.jpg", quality=90)
+    return root
+
+
+@pytest.mark.parametrize("more", [(), pytest.param(GRADIENT, marks=pytest.mark.slow)], ids=["clone", "gradient"])
+def test_streamed_on_two_ranks_is_in_memory_on_two_ranks(pictures, tmp_path, more):
+    found = {}
+    for stream in ("true", "false"):
+        path = tmp_path / stream
+        settings = [part for s in (*SETTINGS, *more, f"stream={stream}") for part in ("--set", s)]
+        where = ["--set", f"data_dir={pictures}", "--out", path]
+        process = torchrun("-m", "particleaugment", "train", "folder", *settings, *where)
+        with ending(process):
+            code, output, errors = end(process)
+        assert code == 0, errors
+        assert "DistributedDataParallel on 2 ranks" in output
+        assert ("files decoded by 1 worker" in output) == (stream == "true")
+        found[stream] = result(path)
+    assert found["true"] == found["false"]
+    assert [record["kind"] for record in found["true"][2]] == ["epoch", "filter", "epoch"]
