@@ -7,9 +7,10 @@ import torch
 from PIL import Image
 
 from particleaugment.data import ImageData
-from particleaugment.recipes import RECIPES, get_recipe
+from particleaugment.recipes import PRESETS, RECIPES, get_recipe, preset_settings
 from particleaugment.training import build as build_module
 from particleaugment.training.build import build
+from particleaugment.training.config import ConfigError, override
 
 PAPER = {  # l, m, epochs, learning rate, eta, velocity, start value, unit vectors
     "cifar10-wrn28-2": (3, 3.0, 250, 0.1, 1.0, 0.0, 0.25, False),
@@ -85,3 +86,16 @@ def test_one_real_step(name, monkeypatch, tmp_path):
     assert 0 < loss / batch < 20
     assert any(not torch.equal(old, new) for old, new in zip(before, parts.model.parameters()))
     assert parts.model(torch.zeros(1, 3, size, size)).shape == (1, classes)
+
+
+def test_presets_lay_over_any_recipe():
+    for name in RECIPES:
+        for preset in PRESETS:
+            config = override(get_recipe(name), list(preset_settings(preset)))
+            assert config.searches
+            assert config.measure == {"paper": "clone", "improved": "gradient"}[preset]
+
+
+def test_an_unknown_preset_is_named():
+    with pytest.raises(ConfigError, match="there is no preset 'papr'; did you mean paper"):
+        preset_settings("papr")

@@ -58,6 +58,9 @@ def train(
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="Repeat bit for bit on the same GPU, at some cost of speed.")
     ] = False,
+    preset: Annotated[
+        str | None, typer.Option(help="The filter's parts: paper or improved; the recipe's own if not given.")
+    ] = None,
     assignments: Annotated[list[str] | None, typer.Option("--set", help="A setting, as key=value; repeatable.")] = None,
     checkpoint_seconds: CheckpointSeconds = 5.0,
     quiet: Quiet = False,
@@ -68,14 +71,14 @@ def train(
     """
 
     def request() -> tuple[Path, bool]:
-        from particleaugment.recipes import get_recipe
+        from particleaugment.recipes import get_recipe, preset_settings
         from particleaugment.training.build import resolve
         from particleaugment.training.config import override
         from particleaugment.training.distributed import launched
         from particleaugment.training.run import RunFolder
 
         flags = [f"seed={seed}", *(["deterministic=true"] if deterministic else [])]
-        config = resolve(override(get_recipe(recipe), [*flags, *(assignments or [])]))
+        config = resolve(override(get_recipe(recipe), [*flags, *preset_settings(preset), *(assignments or [])]))
         path = out or Path("runs") / f"{recipe}-{config.seed}"
         if launched() and path.exists() and RunFolder.open(path).config == config:
             return path, False

@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from particleaugment.ops import nearest_name
 from particleaugment.policies.parse import TIMM_OPS
+from particleaugment.recipes.presets import PRESETS
 from particleaugment.training.build import resolve
 from particleaugment.training.config import Config, ConfigError, override
 
@@ -43,8 +44,7 @@ class Arm:
             raise ConfigError(f"arm {self.name!r}: {error}") from None
 
 
-_LITERAL = ("policy=particles", "measure=clone", "transition=gaussian", "update=paper")
-_IMPROVED = ("policy=particles", "transition=sparse", "update=tempered", "start_value=0.25", "unit_vectors=false")
+_LITERAL, _IMPROVED = PRESETS["paper"], PRESETS["improved"]
 
 ARMS: Mapping[str, Arm] = MappingProxyType(
     {

@@ -10,9 +10,10 @@ from particleaugment.recipes.cifar10 import cifar10_quick, cifar10_shakeshake, c
 from particleaugment.recipes.cifar100 import cifar100_wrn28_2, cifar100_wrn28_10
 from particleaugment.recipes.digits import digits
 from particleaugment.recipes.imagenet import folder, imagenet_resnet50
+from particleaugment.recipes.presets import PRESETS, preset_settings
 from particleaugment.training.config import Config, ConfigError
 
-__all__ = ["RECIPES", "get_recipe"]
+__all__ = ["PRESETS", "RECIPES", "get_recipe", "preset_settings"]
 
 _FUNCTIONS = (
     digits,

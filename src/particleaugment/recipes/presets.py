@@ -1,0 +1,41 @@
+"""Presets: named choices of the filter's parts, laid over any recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from particleaugment.ops import nearest_name
+from particleaugment.training.config import ConfigError
+
+__all__ = ["PRESETS", "preset_settings"]
+
+PRESETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "paper": (
+            *("policy=particles", "measure=clone", "transition=gaussian", "update=paper"),
+            *("sigma=0.05", "alpha=0.8"),
+        ),
+        "improved": (
+            *("policy=particles", "measure=gradient", "transition=sparse", "update=tempered"),
+            *("sigma=0.02", "eta=0.5", "alpha=0.5", "start_value=0.25", "unit_vectors=false", "velocity=0"),
+            *("clone_size=0.16", "measure_size=0.04"),
+        ),
+    }
+)
+"""Settings of each preset, as ``key=value``: ``paper`` is the algorithm to the letter, ``improved`` the parts that the
+signal studies speak for."""
+
+
+def preset_settings(name: str | None) -> tuple[str, ...]:
+    """Return the settings of a preset, none for None.
+
+    >>> preset_settings("paper")[1]
+    'measure=clone'
+    """
+    if name is None:
+        return ()
+    if name not in PRESETS:
+        hint = nearest_name(name, PRESETS) or f"; the presets are {', '.join(PRESETS)}"
+        raise ConfigError(f"there is no preset {name!r}{hint}")
+    return PRESETS[name]
