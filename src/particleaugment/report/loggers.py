@@ -80,7 +80,7 @@ def search_figures(search: ParticleAugment, record: FilterRecord | None = None) 
     """Return matplotlib figures of a search: the policy by epoch, and δ of the last filter step."""
     epochs = max(1, search.epoch + 1)
     figures = {"policy/heat_map": heat_map(search.schedule(epochs), epochs)}
-    if record is not None and record.delta and np.isfinite(record.delta).all():
+    if record is not None and record.delta and not record.effects and np.isfinite(record.delta).all():
         delta, errors, when = record.delta, record.standard_error, f"filter step {record.step}"
         figures["filter/delta"] = picture(9, 2.4, lambda figure, axes: draw_deltas(axes, delta, errors, when))
     return figures

@@ -163,6 +163,12 @@ def _filter_story(run: RunHistory) -> list[str]:
             "δ: how much the clone's loss fell under a particle, relative to plain images. Above 1 a particle gains "
             "weight. Where the bars overlap, the order of the particles is noise.",
         ),
+        figure(
+            plots.effects_of_last_step(run),
+            "What each op does to gradient alignment: above 0, training on images with the op lowers other images' "
+            "loss more than training on images without it. Lines are standard errors; a particle's score is the sum "
+            "over its ops, weighted by their probabilities.",
+        ),
         _skips(run),
     ]
 

@@ -10,7 +10,15 @@ import numpy as np
 from particleaugment.report.metrics import Floats, RunHistory
 from particleaugment.report.svg import BLUE, GREEN, INK, ORANGE, PURPLE, RED, inline_svg
 
-__all__ = ["curves", "delta_of_last_step", "effective_sample_size", "heat_map", "ops_per_image", "phases"]
+__all__ = [
+    "curves",
+    "delta_of_last_step",
+    "effective_sample_size",
+    "effects_of_last_step",
+    "heat_map",
+    "ops_per_image",
+    "phases",
+]
 
 
 def curves(run: RunHistory) -> str:
@@ -86,7 +94,7 @@ def effective_sample_size(run: RunHistory) -> str:
 def delta_of_last_step(run: RunHistory) -> str:
     """δ of each particle with its standard error, in the last step that had them."""
     measured = [step for step in run.steps if step["delta"] and all(value is not None for value in step["delta"])]
-    if not measured:
+    if not measured or measured[-1].get("effects"):
         return ""
     step = measured[-1]
 
@@ -94,6 +102,23 @@ def delta_of_last_step(run: RunHistory) -> str:
         draw_deltas(axes, step["delta"], step["standard_error"], f"after epoch {step['epoch']}")
 
     return inline_svg(9, 2.4, draw_delta)
+
+
+def effects_of_last_step(run: RunHistory) -> str:
+    """Effect of each op by gradient alignment with its standard error, in the last step that had them."""
+    measured = [step for step in run.steps if step.get("effects")]
+    if not measured:
+        return ""
+    step = measured[-1]
+
+    def draw_effects(figure: Any, axes: Any) -> None:
+        places = np.arange(len(run.ops))
+        axes.bar(places, step["effects"], yerr=step["effect_errors"], color=BLUE, error_kw={"elinewidth": 0.8})
+        axes.axhline(0.0, color=INK, linewidth=0.6)
+        axes.set_xticks(places, run.ops, rotation=45, ha="right")
+        axes.set_ylabel(f"effect (after epoch {step['epoch']})")
+
+    return inline_svg(9, 2.8, draw_effects)
 
 
 def draw_deltas(axes: Any, deltas: Sequence[float], errors: Sequence[float | None], when: str) -> None:
