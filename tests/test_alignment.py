@@ -65,9 +65,18 @@ def test_inputs_are_the_policys_pixels():
     program = policy().sample(ids, 9, 0, (8, 8))
     images, _ = trainee.samples.gather(ids)
     assert torch.equal(inputs, pa.apply(images, program).double() / 255.0)
-    applied = alignment._applied(program.op, policy())
-    assert applied.shape == (40, 15)
-    assert torch.equal(applied.sum(1), (program.op != 0).double().sum(1))
+
+
+def test_effects_belong_to_their_ops_and_identity_has_none():
+    ids, values = torch.arange(3000), torch.zeros(3000, dtype=torch.float64)
+    program = policy().sample(ids, 9, 0, (8, 8))
+    planted = torch.linspace(-1, 1, 15, dtype=torch.float64)
+    for j, name in enumerate(pa.OPS):
+        values += planted[j] * (program.op == j).any(1) if name != "Identity" else 0.0
+    effects, covariance = alignment._op_effects(program.op, policy(), values)
+    used = (policy().particles.sum(0) > 0) & (torch.arange(15) > 0)
+    torch.testing.assert_close(effects[used], planted[used], rtol=0.05, atol=0.02)
+    assert float(effects[0]) == float(covariance[0, 0]) == 0
 
 
 @pytest.mark.parametrize("average", [False, True])

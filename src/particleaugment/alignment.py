@@ -91,7 +91,7 @@ def measure_alignment(
             progress("measure", number + 1, total)
     program = policy.sample(sample_ids, key, seed, (first.shape[-2], first.shape[-1]))
     aligned = torch.cat(values)
-    effects = pf.op_effects(_applied(program.op, policy), aligned) if bool(aligned.isfinite().all()) else None
+    effects = _op_effects(program.op, policy, aligned) if bool(aligned.isfinite().all()) else None
     return Alignment(effects, target_loss, {"measure": time.perf_counter() - start})
 
 
@@ -136,7 +136,14 @@ def _alignment(trainee: Trainee, inputs: Tensor, targets: Tensor, direction: lis
     return ((sides[0] - sides[1]) / (2 * distance)).cpu()
 
 
-def _applied(op: Tensor, policy: ParticlePolicy) -> Tensor:
-    """Return which ops were applied to each sample, float64 [N, n]; Identity counts as none."""
+def _op_effects(op: Tensor, policy: ParticlePolicy, aligned: Tensor) -> pf.OpEffects:
+    """Return the ops' effects from the ops that were applied; Identity's is 0 and known to be."""
     indices = torch.tensor(op_indices(policy.ops))
-    return ((op.cpu().unsqueeze(-1) == indices) & (indices != 0)).any(1).double()
+    changing = (indices != 0).nonzero()[:, 0]
+    applied = (op.cpu().unsqueeze(-1) == indices[changing]).any(1)
+    found = pf.op_effects(applied, aligned)
+    effects = torch.zeros(len(indices), dtype=torch.float64)
+    covariance = torch.zeros(len(indices), len(indices), dtype=torch.float64)
+    effects[changing] = found.effects
+    covariance[changing.unsqueeze(1), changing] = found.covariance
+    return pf.OpEffects(effects, covariance)
