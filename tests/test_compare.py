@@ -29,11 +29,13 @@ def write_run(folder, record, config, accuracies, finished=True):
     run = folder.open_run(record, config)
     for epoch, accuracy in enumerate(accuracies, 1):
         line = {"kind": "epoch", "epoch": epoch, "train_loss": 2.0 / epoch, "test_accuracy": accuracy}
+        line |= {"test_loss": 1.0 / epoch, "learning_rate": 0.1}
         if config.searches:
             line["ops_per_image"] = 0.7
         run.append_metrics(line | {"seconds": {"train": 10.0, "evaluate": 1.0, "resumes": 0}})
         if config.searches and epoch < config.epochs:
-            step = {"kind": "filter", "epoch": epoch, "skip_reason": None, "resampled": False}
+            step = {"kind": "filter", "epoch": epoch, "step": epoch, "skip_reason": None, "resampled": False}
+            step |= {"d0": 1.0, "delta": [1.0], "standard_error": [0.1]}
             step |= {"effective_sample_size": 4.0, "ops_per_image": 0.7}
             run.append_metrics(step | {"seconds": {"clone": 3.0, "measure": 2.0, "filter": 0.5, "resumes": 0}})
     if finished:

@@ -39,6 +39,7 @@ _PERCENT = _Rule("a number from 0 to 100", lambda value: _is_number(value, 0, 10
 _NOT_NEGATIVE = _Rule("a number, not negative", lambda value: _is_number(value, 0))
 _NUMBER_OR_NULL = _Rule("a number or null", lambda value: value is None or _is_number(value))
 _PER_PARTICLE = _Rule("a list of numbers and nulls, one per particle", _is_per_particle)
+_NUMBERS = _Rule("a list of numbers", lambda value: isinstance(value, list) and all(map(_is_number, value)))
 _TEXT_OR_NULL = _Rule("text or null", lambda value: value is None or isinstance(value, str))
 _TRUTH = _Rule("true or false", lambda value: isinstance(value, bool))
 _SECONDS = _Rule(
@@ -68,7 +69,7 @@ _FIELDS: Mapping[str, Mapping[str, _Rule]] = {
         "seconds": _SECONDS,
     },
 }
-_OPTIONAL = {"ops_per_image": _NOT_NEGATIVE}
+_OPTIONAL = {"ops_per_image": _NOT_NEGATIVE, "effects": _NUMBERS, "effect_errors": _NUMBERS}
 
 
 def check_record(record: Any) -> None:
