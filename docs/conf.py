@@ -1,0 +1,35 @@
+"""The documentation site. Build it with ``make docs``; a warning fails the build."""
+
+import logging
+
+import particleaugment
+
+project = "ParticleAugment"
+author = "the ParticleAugment authors"
+version = release = particleaugment.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
+myst_enable_extensions = ["dollarmath"]
+myst_heading_anchors = 3
+# Some pages may be missing: the contents name them by patterns. Sphinx gives its warning about a pattern that matches
+# nothing no type, so that suppress_warnings cannot name it.
+logging.getLogger("sphinx.sphinx.directives.other").addFilter(lambda record: "toctree glob" not in str(record.msg))
+
+html_theme = "furo"
+html_title = "ParticleAugment"
+html_show_sphinx = False
+html_copy_source = False
+highlight_language = "text"
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented_params"
+autodoc_inherit_docstrings = False
+napoleon_numpy_docstring = False
+
+# References into other projects are not resolved, since the build uses no network; those into this one must be.
+# Modules that users never import have no page.
+nitpick_ignore_regex = [
+    (r"py:.*", r"(?!particleaugment).*"),
+    (r"py:.*", r"particleaugment\.(coefficients|own_ops|probe|learner|samples|ranks|data\.images)\b.*"),
+]
