@@ -8,8 +8,7 @@ project = "ParticleAugment"
 author = "the ParticleAugment authors"
 version = release = particleaugment.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
-myst_enable_extensions = ["dollarmath"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_heading_anchors = 3
 # Some pages may be missing: the contents name them by patterns. Sphinx gives its warning about a pattern that matches
 # nothing no type, so that suppress_warnings cannot name it.
@@ -18,6 +17,7 @@ logging.getLogger("sphinx.sphinx.directives.other").addFilter(lambda record: "to
 html_theme = "furo"
 html_title = "ParticleAugment"
 html_show_sphinx = False
+html_show_copyright = False
 html_copy_source = False
 highlight_language = "text"
 
