@@ -1,5 +1,7 @@
 """The site builds without a warning and holds every page and every public name."""
 
+import re
+import runpy
 import subprocess
 import sys
 
@@ -55,3 +57,12 @@ def test_nothing_is_loaded_from_elsewhere(site):
         text = page.read_text(encoding="utf-8")
         assert 'src="http' not in text
         assert '<link rel="stylesheet" type="text/css" href="http' not in text
+
+
+def test_pictures_are_drawn_from_the_result_files():
+    pictures = runpy.run_path(str(ROOT / "benchmarks" / "pictures.py"))
+    (risen,) = re.findall(r"plain images rose \| (\d+) of", (ROOT / "docs" / "results.md").read_text())
+    assert f"the loss rose: {risen} steps" in pictures["literal_run"]()
+    gaussian, sparse = (pictures["applied_ops"](kind) for kind in ("gaussian", "sparse"))
+    assert gaussian[-1] > 6
+    assert all(0.6 < value < 0.9 for value in sparse)
