@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test setup format clean
+.PHONY: demo test docs setup format clean
 
 setup: $(VENV)/.ready
 
@@ -22,6 +22,10 @@ test: setup
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/python -m pytest
+
+docs: setup
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --nitpicky --quiet docs build/docs
+	@echo "page to open: build/docs/index.html"
 
 format: setup
 	$(BIN)/ruff check --fix

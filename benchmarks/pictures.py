@@ -1,29 +1,100 @@
-"""Write the pictures of README and docs from a run's folder.
+"""Draw the pictures of README and docs.
 
 particleaugment train digits --out runs/demo
-python benchmarks/pictures.py runs/demo
+python benchmarks/pictures.py runs/demo     all of them
+python benchmarks/pictures.py               all but the heat map, which needs the demo's run
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from particleaugment import filter as pf
+from particleaugment.ops import OPS
 from particleaugment.policies import load
 from particleaugment.report.gallery import write_gallery
 from particleaugment.report.metrics import history
 from particleaugment.report.plots import heat_map
+from particleaugment.report.svg import BLUE, GREEN, INK, ORANGE, PURPLE, RED, inline_svg
 from particleaugment.training.run import RunFolder
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+LITERAL_RUN = ROOT / "benchmarks" / "results" / "runs" / "cifar10-wrn28-2-particles" / "metrics.jsonl"
+NONZERO, START_VALUE, STEPS = 3, 0.25, 250
+
+
+def on_white(svg: str) -> str:
+    """Give a figure colours of its own: a picture in a file has no page to take them from."""
+    return svg.replace("<svg ", '<svg style="background: white; color: #222" ', 1)
+
+
+def demo_heat_map(run: RunFolder) -> str:
+    return on_white(heat_map(history(run.config, run.read_metrics(), load(run.policy))))
+
+
+def literal_run() -> str:
+    """Draw d0 of every filter step of the committed run, and the ops per image of every epoch."""
+    records = [json.loads(line) for line in LITERAL_RUN.read_text().splitlines()]
+    epochs = [record for record in records if record["kind"] == "epoch"]
+    steps = [record for record in records if record["kind"] == "filter" and record["d0"] is not None]
+
+    def draw_literal_run(figure: Any, axes: Any) -> None:
+        at = np.array([step["epoch"] for step in steps])
+        d0 = np.array([step["d0"] for step in steps])
+        for chosen, colour, label in ((d0 > 0, GREEN, "fell"), (d0 <= 0, RED, "rose")):
+            axes[0].scatter(at[chosen], d0[chosen], s=6, color=colour, label=f"the loss {label}: {chosen.sum()} steps")
+        axes[0].axhline(0.0, color=INK, linewidth=0.6)
+        axes[0].set(xlabel="epoch", ylabel="d0", yscale="symlog")
+        axes[0].legend(frameon=False)
+        axes[1].plot(
+            [record["epoch"] for record in epochs], [record["ops_per_image"] for record in epochs], color=PURPLE
+        )
+        axes[1].set(xlabel="epoch", ylabel="ops per image", ylim=(0, None))
+
+    return on_white(inline_svg(9, 2.8, draw_literal_run, columns=2))
+
+
+def applied_ops(kind: str) -> list[float]:
+    """Return the mean number of applied ops of 200 particles that nothing selects, step by step."""
+    state = pf.sparse_init(num_particles=200, num_ops=len(OPS), nonzero=NONZERO, value=START_VALUE, seed=0)
+    found = []
+    for step in range(1, STEPS + 1):
+        found.append(float(state.particles.sum(1).mean()))
+        if kind == "gaussian":
+            state = pf.transition(state, sigma=0.05, seed=0, step=step)
+        else:
+            state = pf.sparse_transition(state, nonzero=NONZERO, value=START_VALUE, sigma=0.05, seed=0, step=step)
+    return found
+
+
+def filter_parts() -> str:
+    """Draw the paper's weight factor, and what the two transitions do to particles that nothing selects."""
+
+    def draw_filter_parts(figure: Any, axes: Any) -> None:
+        delta = np.linspace(-1.5, 3.5, 200)
+        axes[0].plot(delta, np.tanh(delta - 1) + 1, color=BLUE)
+        axes[0].axvline(1.0, color=INK, linewidth=0.6, linestyle=":")
+        axes[0].set(xlabel="δ of a particle", ylabel="factor of its weight (η = 1)")
+        steps = range(1, STEPS + 1)
+        axes[1].plot(steps, applied_ops("gaussian"), color=ORANGE, label="the paper's transition")
+        axes[1].plot(steps, applied_ops("sparse"), color=GREEN, label="the one that keeps sparsity")
+        axes[1].set(xlabel="filter steps without selection", ylabel="applied ops", ylim=(0, None))
+        axes[1].legend(frameon=False)
+
+    return on_white(inline_svg(9, 2.8, draw_filter_parts, columns=2))
 
 
 def main() -> None:
-    run = RunFolder.open(Path(sys.argv[1]))
-    svg = heat_map(history(run.config, run.read_metrics(), load(run.policy)))
-    # A picture of its own has no page to take its colours from.
-    svg = svg.replace("<svg ", '<svg style="background: white; color: #222" ', 1)
-    (DOCS / "heat-map.svg").write_text(svg)
+    if len(sys.argv) > 1:
+        (DOCS / "heat-map.svg").write_text(demo_heat_map(RunFolder.open(Path(sys.argv[1]))))
+    (DOCS / "literal-run.svg").write_text(literal_run())
+    (DOCS / "filter-parts.svg").write_text(filter_parts())
     write_gallery(DOCS / "gallery.png")
 
 

@@ -1,57 +1,184 @@
-"""Write README's tables from the result files.
+"""Write the tables of README and of the pages under docs from the result files, and the list of recipes.
 
 python benchmarks/tables.py            rewrite them
-python benchmarks/tables.py --check    fail if they are out of date
+python benchmarks/tables.py --check    fail, and name the pages, if they are out of date
+
+A table stands between the comments ``<!-- NAME table -->`` and ``<!-- end of NAME table -->``.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from particleaugment.recipes import RECIPES
+from particleaugment.training.config import Config, settings_of
+
 ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+LITERAL_RUN = RESULTS / "runs" / "cifar10-wrn28-2-particles" / "metrics.jsonl"
+WHOLE_KERNEL = "fused, 32x32, 3 ops + crop, flip, erase, normalise"
+PHASES = ("train", "clone", "measure", "filter")
+POLICIES = {
+    "none": "no policy",
+    "trivial": "TrivialAugment",
+    "randaugment": "RandAugment",
+    "randaugment-n3-m4": "RandAugment, 3 ops at level 4",
+    "particles": "the paper's filter",
+}
 
 
 def result(name: str) -> Any:
-    return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    titles = list(header)
+    lines = [f"| {' | '.join(cells)} |" for cells in (titles, *rows)]
+    lines.insert(1, "|---" * len(titles) + "|")
+    return "\n".join(lines)
+
+
+def spread(measured: dict[str, float]) -> str:
+    return f"{measured['median']:,.0f} ({measured['low']:,.0f} to {measured['high']:,.0f})"
+
+
+def gpu_rows() -> dict[tuple[str, int], dict[str, Any]]:
+    return {(row["name"], row["batch"]): row for row in result("gpu_throughput")["results"]["rows"]}
 
 
 def speed() -> str:
-    cpu, gpu = result("cpu_throughput"), result("gpu_throughput")
-    lines = ["| | images/s | beside |", "|---|---|---|"]
-    for row in cpu["results"]:
-        size = f"{row['size']}x{row['size']}"
+    """README's: what users feel, in a few lines."""
+    cpu, gpu, rows = result("cpu_throughput"), result("gpu_throughput")["machine"]["gpu"], gpu_rows()
+    lines = [
+        [
+            f"augmenting on the CPU, {row['size']}x{row['size']}, one thread",
+            f"{row['ours_1_thread']['median']:,.0f} images/s: **{row['ratio_1_thread']:.1f} times** timm's ops",
+        ]
+        for row in cpu["results"]
+    ]
+    for name, batch in ((WHOLE_KERNEL, 128), (WHOLE_KERNEL, 8192), ("fused, 224x224, 3 ops", 1024)):
+        label = name.removeprefix("fused, ").split(",")[0]
+        lines.append([f"on an {gpu}, {label}, batch {batch:,}", f"{rows[name, batch]['images_per_second']:,} images/s"])
+    epochs = {(row["model"], row["policy"]): row["seconds_per_epoch"] for row in result("gpu_training")["results"]}
+    for model in ("wrn-28-2", "wrn-28-10"):
+        plain, searched = epochs[model, "randaugment"], epochs[model, "particles"]
         lines.append(
-            f"| CPU, {size}, one thread | {row['ours_1_thread']['median']:,.0f} | "
-            f"timm's ops {row['timm']['median']:,.0f}: **{row['ratio_1_thread']:.1f} times** |"
+            [f"CIFAR-10 epoch on it, {model.upper()}", f"{plain:.2f} s plain, {searched:.2f} s with the filter"]
         )
-        lines.append(
-            f"| CPU, {size}, two threads | {row['ours_2_threads']['median']:,.0f} | "
-            f"one thread: {row['scaling_2_threads']:.2f} times |"
+    return table(["", ""], lines)
+
+
+def cpu_speed() -> str:
+    document = result("cpu_throughput")
+    rows = (
+        [
+            f"{row['size']}x{row['size']}",
+            spread(row["ours_1_thread"]),
+            spread(row["ours_2_threads"]),
+            spread(row["timm"]),
+            f"{row['ratio_1_thread']:.1f}",
+        ]
+        for row in document["results"]
+    )
+    text = table(["images", "one thread", "two threads", "timm's ops", "ratio, one thread"], rows)
+    peer = document["results"][0]["peer"]
+    return f"{text}\n\n{document['machine']['cpu']}; peer: {peer}. Command: `{document['command']}`."
+
+
+def gpu_speed() -> str:
+    document = result("gpu_throughput")
+    rows = []
+    for row in document["results"]["rows"]:
+        floor = ""
+        if row["name"].startswith("fused"):
+            micros, fraction = row["microseconds"], row["fraction_of_floor"]
+            floor = f"{micros:,.0f} µs; {micros * fraction:,.1f} µs ({100 * fraction:.1f} %)"
+        spread_text = f"{row['images_per_second']:,}"
+        if "low" in row:
+            spread_text += f" ({row['low']:,} to {row['high']:,})"
+        rows.append([row["name"], f"{row['batch']:,}", spread_text, floor])
+    text = table(["", "batch", "images/s", "time; the least that its bytes need"], rows)
+    bandwidth = document["results"]["bandwidth_bytes_per_second"] / 1e12
+    return (
+        f"{text}\n\n{document['machine']['gpu']}, memory measured at {bandwidth:.2f} TB/s. "
+        f"Command: `{document['command']}`."
+    )
+
+
+def training() -> str:
+    document = result("gpu_training")
+    rows = []
+    for row in document["results"]:
+        phases = ", ".join(f"{name} {row['phases'][name]:.2f}" for name in PHASES if name in row["phases"])
+        share = row.get("augmentation", {}).get("share_of_step")
+        rows.append(
+            [
+                row["model"].upper(),
+                POLICIES[row["policy"]],
+                f"{row['seconds_per_epoch']:.2f}",
+                phases,
+                f"{row['training_tflops']:.0f}",
+                "" if share is None else f"{100 * share:.2f} %",
+            ]
         )
-    rows = {(row["name"], row["batch"]): row for row in gpu["results"]["rows"]}
-    whole = "fused, 32x32, 3 ops + crop, flip, erase, normalise"
-    for name, batch, peer in (
-        (whole, 128, "torchvision v2, 32x32, 3 ops, ONE draw for the whole batch"),
-        (whole, 8192, "torchvision v2, 32x32, 3 ops, ONE draw for the whole batch"),
-        ("fused, 224x224, 3 ops", 64, "torchvision v2, 224x224, 3 ops, ONE draw for the whole batch"),
-        ("fused, 224x224, 3 ops", 1024, None),
-    ):
-        ours = rows[name, batch]
-        beside = ""
-        if peer is not None:
-            other = rows[peer, batch]["images_per_second"]
-            beside = f"torchvision v2, one draw for the whole batch, ops only: {other:,}"
-        label = name.removeprefix("fused, ")
-        lines.append(
-            f"| {gpu['machine']['gpu']}, {label}, batch {batch:,} | {ours['images_per_second']:,} | {beside} |"
-        )
-    lines += ["", f"CPU: {cpu['machine']['cpu']}; peer: {cpu['results'][0]['peer']}."]
-    lines.append(f"Commands: `{cpu['command']}`, `{gpu['command']}`.")
-    return "\n".join(lines)
+    text = table(
+        ["network", "policy", "seconds an epoch", "of which", "TFLOP/s, training", "augmentation, of a step"], rows
+    )
+    commands = ", ".join(sorted({f"`{row['command']}`" for row in document["results"]}))
+    return f"{text}\n\nMedians over the epochs after the fourth; evaluation apart. Commands: {commands}."
+
+
+def imagenet() -> str:
+    document = result("imagenet_path")
+    run = document["results"]["runs"][0]
+    alone = run["alone"]
+    rows = [["the network alone, a batch that never changes", spread(alone["network"])]]
+    rows.append(["the loader alone, decoding and cropping", f"{alone['loader']['images_per_second']:,.0f}"])
+    for name, measured in alone.items():
+        if name.startswith("augmentation"):
+            policy = POLICIES[name.removeprefix("augmentation, ")]
+            rows.append([f"augmentation alone, {policy}", spread(measured)])
+    for policy, measured in run["training"].items():
+        rows.append([f"**training, {POLICIES[policy]}**", f"**{measured['images_per_second']:,.0f}**"])
+    jpeg, text = document["results"]["jpeg"], table(["", "images/s"], rows)
+    width, height = jpeg["size"]
+    return (
+        f"{text}\n\n{jpeg['files']:,} JPEGs of {width}x{height} and {jpeg['kilobytes']:.0f} kB, "
+        f"{run['workers']} workers, batch {document['results']['batch']}. What limits it: {run['limit']}. "
+        f"Command: `{document['command']}`."
+    )
+
+
+def folder_decode() -> str:
+    document = result("folder_decode")
+    rows = (
+        [
+            row["jpeg"],
+            spread(row["ours_images_per_second"]),
+            spread(row["plain_images_per_second"]),
+            f"{row['ratio']:.2f}",
+        ]
+        for row in document["results"]
+    )
+    text = table(["JPEGs", "here, images/s", "DataLoader with Pillow, images/s", "ratio"], rows)
+    return f"{text}\n\nTwo workers, {document['machine']['cpu']}. Command: `{document['command']}`."
+
+
+def overhead() -> str:
+    document = result("filter_overhead")
+    measured = document["results"]
+    rows = ([name, f"{share:.2f} %"] for name, share in measured["percent_of_epoch"].items())
+    text = table(["part of a filter step", "of an epoch"], rows)
+    return (
+        f"{text}\n\nThe filter's own arithmetic, all but the network's passes: "
+        f"{measured['filters_own_arithmetic_percent']:.2f} %. Digits, two CPU cores. Command: `{document['command']}`."
+    )
 
 
 def exactness() -> str:
@@ -59,39 +186,135 @@ def exactness() -> str:
     pixels = gpu["results"]["pixels"]
     return "\n".join(
         [
-            f"CPU executors: {cpu['results']['images']:,} images compared with direct Pillow calls, "
+            f"- CPU executors: {cpu['results']['images']:,} images compared with direct Pillow calls, "
             f"{cpu['results']['differing']} differ (`{cpu['command']}`).",
-            f"GPU kernel: {pixels['pairs']:,} (image, program) pairs, {pixels['fused_differing']} differ "
+            f"- GPU kernel: {pixels['pairs']:,} (image, program) pairs, {pixels['fused_differing']} differ "
             f"(`{gpu['command']}`).",
         ]
     )
 
 
-def training() -> str:
-    document = result("gpu_training")
-    lines = ["| network | policy | seconds an epoch | of which |", "|---|---|---|---|"]
-    for row in document["results"]:
-        phases = ", ".join(f"{name} {value:.2f}" for name, value in row["phases"].items() if name != "evaluate")
-        lines.append(f"| {row['model']} | {row['policy']} | {row['seconds_per_epoch']:.2f} | {phases} |")
-    lines += ["", "Medians over the epochs after the fourth; evaluation apart. Commands:"]
-    lines[-1] += " " + ", ".join(sorted({f"`{row['command']}`" for row in document["results"]})) + "."
-    return "\n".join(lines)
+def literal_records() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    records = [json.loads(line) for line in LITERAL_RUN.read_text().splitlines()]
+    return tuple([record for record in records if record["kind"] == kind] for kind in ("epoch", "filter"))  # type: ignore[return-value]
+
+
+def results() -> str:
+    """README's: last epochs, one seed each."""
+    epochs, _ = literal_records()
+    rows = [
+        [
+            "CIFAR-10, WRN-28-2, 250 epochs",
+            "the paper's filter, to the letter",
+            f"{epochs[-1]['test_accuracy']:.2f} %",
+            "96.43 ± 0.11 %",
+        ]
+    ]
+    for row in result("cifar10_quick")["results"]:
+        accuracy = f"{row['test_accuracy_last_epoch']:.2f} %"
+        rows.append(["CIFAR-10, WRN-10-1, 20 epochs", POLICIES[row["policy"]], accuracy, "–"])
+    return table(["", "policy", "test accuracy", "the paper"], rows)
+
+
+def literal() -> str:
+    epochs, steps = literal_records()
+    third = len(steps) // 3
+    parts = (steps[:third], steps[third : 2 * third], steps[2 * third :])
+    skipped = [sum(step["skip_reason"] is not None for step in part) for part in parts]
+    risen = [sum(step["d0"] is not None and step["d0"] <= 0 for step in part) for part in parts]
+    shown = (1, 25, 50, 100, 150, 200, 250)
+    density = ", ".join(f"{epochs[epoch - 1]['ops_per_image']:.2f}" for epoch in shown)
+    seconds = sum(
+        value
+        for record in (*epochs, *steps)
+        for name, value in record["seconds"].items()
+        if name in (*PHASES, "evaluate")
+    )
+    rows = [
+        ["test accuracy, last epoch", f"{epochs[-1]['test_accuracy']:.2f} % (the paper: 96.43 ± 0.11)"],
+        [
+            "weight updates skipped",
+            f"{sum(skipped)} of {len(steps)} ({', '.join(map(str, skipped))} in the first, second and last third)",
+        ],
+        [
+            "steps with d0 ≤ 0: the clone's loss on plain images rose",
+            f"{sum(risen)} of {len(steps)} ({', '.join(map(str, risen))})",
+        ],
+        [f"ops per image in epoch {', '.join(map(str, shown))}", density],
+        ["time of all phases, evaluation included", f"{seconds:.0f} s"],
+    ]
+    return table(["", ""], rows)
+
+
+def quick() -> str:
+    document = result("cifar10_quick")
+    rows = (
+        [
+            POLICIES[row["policy"]],
+            f"{row['test_accuracy_last_epoch']:.2f} %",
+            f"{row['wall_seconds']:.0f} s",
+            f"`{row['command']}`",
+        ]
+        for row in document["results"]
+    )
+    text = table(["policy", "test accuracy, last epoch", "wall-clock time", "command"], rows)
+    cores, cpu = document["results"][0]["cores"], document["machine"]["cpu"]
+    return f"{text}\n\n{cores} cores each of an {cpu}, three runs at a time, one seed. Made by `{document['command']}`."
+
+
+def recipes() -> str:
+    """Every recipe: its docstring, its command, and the settings that are not the defaults."""
+    sections = []
+    for name, make in RECIPES.items():
+        title, *paragraphs = (inspect.getdoc(make) or "").split("\n\n")
+        body = [paragraph.replace("``", "`") for paragraph in paragraphs]
+        location = "" if name == "digits" else " --set data_dir=DIR"
+        command = f"```\nparticleaugment train {name}{location}\n```"
+        own = ", ".join(f"`{setting}`" for setting in changed_settings(name))
+        sections.append("\n\n".join([f"## `{name}`", title, *body, command, f"Settings of its own: {own}."]))
+    return "\n\n".join(sections)
+
+
+def changed_settings(name: str) -> list[str]:
+    usual = settings_of(Config(recipe=name))
+    return [f"{key}={value}" for key, value in settings_of(RECIPES[name]()).items() if value != usual[key]]
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "speed": speed,
+    "results": results,
+    "CPU speed": cpu_speed,
+    "GPU speed": gpu_speed,
+    "training": training,
+    "ImageNet": imagenet,
+    "decoding": folder_decode,
+    "overhead": overhead,
+    "exactness": exactness,
+    "literal": literal,
+    "quick": quick,
+    "recipes": recipes,
+}
 
 
 def rewritten(text: str) -> str:
-    for name, table in (("speed", speed()), ("training", training()), ("exactness", exactness())):
-        pattern = rf"(<!-- {name} table[^>]*-->\n).*?(<!-- end of {name} table -->)"
-        text = re.sub(pattern, lambda match, table=table: f"{match[1]}{table}\n{match[2]}", text, flags=re.DOTALL)  # type: ignore[misc]
-    return text
+    """Return a page with its tables made anew."""
+
+    def renew(match: re.Match[str]) -> str:
+        return f"{match[1]}\n{TABLES[match[2]]()}\n\n{match[3]}"
+
+    return re.sub(r"(<!-- ([\w ]+) table -->\n).*?(<!-- end of \2 table -->)", renew, text, flags=re.DOTALL)
 
 
 def main() -> int:
-    path = ROOT / "README.md"
-    old, new = path.read_text(), rewritten(path.read_text())
-    if "--check" in sys.argv:
-        return int(old != new)
-    path.write_text(new)
-    return 0
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    pages.remove(ROOT / "docs" / "filter.md")  # filter_page.py writes that one
+    stale = [page for page in pages if page.read_text(encoding="utf-8") != rewritten(page.read_text(encoding="utf-8"))]
+    for page in stale:
+        if "--check" in sys.argv:
+            print(f"{page.relative_to(ROOT)} is out of date: run python benchmarks/tables.py", file=sys.stderr)
+        else:
+            page.write_text(rewritten(page.read_text(encoding="utf-8")), encoding="utf-8")
+    return int(bool(stale) and "--check" in sys.argv)
 
 
 if __name__ == "__main__":

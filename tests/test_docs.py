@@ -1,14 +1,20 @@
-"""Every public name is documented with an example that runs (doctests run with the suite)."""
+"""Docs say what is so: their snippets run, their commands parse, their links lead somewhere, and every public name is
+documented with an example that runs (doctests run with the suite)."""
 
 import inspect
 import re
-from pathlib import Path
 
 import pytest
+import typer
+from documents import PAGES, ROOT, mentioned_commands, name, python_snippets, typed_commands
 
 import particleaugment as pa
+from particleaugment.cli import app
+from particleaugment.recipes import get_recipe, preset_settings
+from particleaugment.training.config import ConfigError, override
 
 NAMES = [name for name in pa.__all__ if inspect.isclass(getattr(pa, name)) or inspect.isfunction(getattr(pa, name))]
+DOCS = ROOT / "docs"
 
 
 def texts(thing):
@@ -25,17 +31,63 @@ def test_public_names_have_examples(name):
     assert any(">>>" in text for text in texts(getattr(pa, name)))
 
 
-DOCS = Path(__file__).parents[1] / "docs"
+# README's has names of the reader's own; test_readme.py gives it some.
 SNIPPETS = [
-    (page, number, code)
-    for page in ("ops.md", "policies-travel.md")
-    for number, code in enumerate(re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL))
+    pytest.param(code, f"{name(page)}, snippet {number}", id=f"{name(page)}-{number}")
+    for page in PAGES
+    if page.name != "README.md"
+    for number, code in enumerate(python_snippets(page), 1)
 ]
 
 
-@pytest.mark.parametrize(("page", "number", "code"), SNIPPETS, ids=lambda value: str(value)[:20].split("\n")[0])
-def test_snippets_run(page, number, code):
-    exec(compile(code, f"{page}, snippet {number}", "exec"), {"__name__": "page"})
+@pytest.mark.parametrize(("code", "place"), SNIPPETS)
+def test_snippets_run(code, place):
+    exec(compile(code, place, "exec"), {"__name__": "page"})
+
+
+def check_command(words, may_be_partial=False):
+    """Read a command as the command line would, without running it, and its settings as a run would."""
+    command, rest = typer.main.get_command(app), list(words)
+    while hasattr(command, "commands"):
+        if not rest and may_be_partial:
+            return
+        command = command.commands[rest.pop(0)]
+    if not rest and may_be_partial:
+        return
+    given = command.make_context(command.name, rest).params
+    if command.name == "train":
+        override(get_recipe(given["recipe"]), [*preset_settings(given["preset"]), *(given["assignments"] or [])])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_commands_exist(page):
+    text = page.read_text(encoding="utf-8")
+    for words in typed_commands(text):
+        check_command(words)
+    for words in mentioned_commands(text):
+        check_command(words, may_be_partial=True)
+
+
+def test_commands_are_found_and_wrong_ones_noticed():
+    found = typed_commands((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert ["data", "cifar10", "~/data"] in found
+    assert len(found) >= 5
+    usage_error = typer.BadParameter.__bases__[0]
+    for wrong, error in (
+        (["train", "--epochs", "4"], usage_error),
+        (["train", "digits", "--set", "epohcs=4"], ConfigError),
+        (["policy", "export", "FILE", "--to", "keras"], usage_error),
+        (["resume"], usage_error),
+        (["trian"], KeyError),
+    ):
+        with pytest.raises(error):
+            check_command(wrong)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_lead_to_files(page):
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8")):
+        assert re.match(r"https?://", target) or (page.parent / target).exists(), target
 
 
 def test_the_page_of_ops_says_what_the_table_says():

@@ -33,41 +33,48 @@ if TYPE_CHECKING:
 __all__ = ["app", "main"]
 
 app = typer.Typer(
-    help="Augmentation policies learned while a network trains.",
+    help="Learn an image-augmentation policy while a network trains.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 policy_app = typer.Typer(
-    help="Look at policy files, and carry policies to and from other projects.",
+    help="Look at policies, and carry them to and from other projects.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 app.add_typer(policy_app, name="policy")
 
-CheckpointSeconds = Annotated[float, typer.Option(min=0.0, help="Least seconds between two checkpoints.")]
+CheckpointSeconds = Annotated[
+    float, typer.Option(min=0.0, metavar="SECONDS", help="Least seconds between two checkpoints.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 
 @app.command()
 def train(
-    recipe: Annotated[str, typer.Argument(help="Name of a recipe.")] = "digits",
-    out: Annotated[Path | None, typer.Option(help="Run folder; runs/RECIPE-SEED if not given.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the run.")] = 0,
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="Name of a recipe; list shows them.")] = "digits",
+    out: Annotated[Path | None, typer.Option(metavar="RUN", help="Run folder; runs/RECIPE-SEED if not given.")] = None,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the run.")] = 0,
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="Repeat bit for bit on the same GPU, at some cost of speed.")
     ] = False,
     preset: Annotated[
-        str | None, typer.Option(help="The filter's parts: paper or improved; the recipe's own if not given.")
+        str | None,
+        typer.Option(metavar="NAME", help="The filter's parts: paper or improved; the recipe's own if not given."),
     ] = None,
-    assignments: Annotated[list[str] | None, typer.Option("--set", help="A setting, as key=value; repeatable.")] = None,
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the recipe; repeatable.")
+    ] = None,
     checkpoint_seconds: CheckpointSeconds = 5.0,
     quiet: Quiet = False,
 ) -> None:
-    """Train a network by a recipe, learning its augmentation policy on the way.
+    """Train a network by a recipe and learn its policy.
 
-    Under torchrun, several processes share the work, and a run that is there already goes on.
+    Ctrl-C saves and stops; resume continues to the identical result. A fixed
+    policy takes the place of the search with --set policy=NAME. Under torchrun,
+    several processes share the work, and a run that is there already goes on.
     """
 
     def request() -> tuple[Path, bool]:
@@ -89,16 +96,16 @@ def train(
 
 @app.command()
 def resume(
-    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
     checkpoint_seconds: CheckpointSeconds = 5.0,
     quiet: Quiet = False,
 ) -> None:
-    """Continue a run that was stopped or killed, exactly where it was."""
+    """Continue a stopped or killed run exactly where it was."""
     _go(lambda: (run, False), checkpoint_seconds, quiet)
 
 
 @app.command()
-def report(run: Annotated[Path, typer.Argument(help="Run folder.")]) -> None:
+def report(run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")]) -> None:
     """Write a run's report.html anew."""
     with _clear_errors():
         from particleaugment.report.page import write_report
@@ -115,8 +122,11 @@ def _compare(*arguments: Any, **options: Any) -> None:
 
 
 @app.command()
-def verify(run: Annotated[Path, typer.Argument(help="Run folder.")]) -> None:
-    """Check every file of a run folder and say what is sound; exit code 1 if anything is wrong."""
+def verify(run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")]) -> None:
+    """Check every file of a run folder and say what is sound.
+
+    The exit code is 1 if anything is wrong.
+    """
     with _clear_errors():
         from particleaugment.verify import verify as verify_run
 
@@ -127,7 +137,7 @@ def verify(run: Annotated[Path, typer.Argument(help="Run folder.")]) -> None:
 
 
 @policy_app.command("show")
-def policy_show(file: Annotated[Path, typer.Argument(help="Policy file.")]) -> None:
+def policy_show(file: Annotated[Path, typer.Argument(metavar="FILE", help="Policy file.")]) -> None:
     """Print a policy file's policy in a few lines."""
     with _clear_errors():
         from particleaugment.policies import load
@@ -143,9 +153,10 @@ def policy_show(file: Annotated[Path, typer.Argument(help="Policy file.")]) -> N
 @policy_app.command("gallery")
 def policy_gallery(
     file: Annotated[
-        Path | None, typer.Argument(help="Policy file; without one, every op and several policies.")
+        Path | None,
+        typer.Argument(metavar="FILE", help="Policy file; without one, every op and several policies."),
     ] = None,
-    out: Annotated[Path, typer.Option(help="PNG to write.")] = Path("gallery.png"),
+    out: Annotated[Path, typer.Option(metavar="PNG", help="Picture to write.")] = Path("gallery.png"),
 ) -> None:
     """Write a PNG that shows what a policy does to embedded images."""
     with _clear_errors():
@@ -157,11 +168,14 @@ def policy_gallery(
 
 @app.command()
 def data(
-    name: Annotated[str, typer.Argument(help="cifar10 or cifar100.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="cifar10 or cifar100.")],
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where its folder goes.")],
     quiet: Quiet = False,
 ) -> None:
-    """Download a data set, or unpack the archive of it that lies in DIR."""
+    """Download a data set, or unpack its archive.
+
+    An archive that lies in DIR already is checked and unpacked.
+    """
     with _clear_errors():
         from particleaugment.data.download import DownloadError, fetch
 
@@ -178,10 +192,15 @@ def data(
 @app.command()
 def bench(
     quick: Annotated[bool, typer.Option("--quick", help="Measure less: under a minute on two CPU cores.")] = False,
-    data: Annotated[Path | None, typer.Option(help="Folder of CIFAR-10, for the epochs on a GPU.")] = None,
-    out: Annotated[Path | None, typer.Option(help="JSON file to write the results to.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of CIFAR-10, for the epochs on a GPU.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="JSON", help="File to write the results to.")] = None,
 ) -> None:
-    """Time the augmentation and training epochs on this machine, beside the peers that are installed."""
+    """Time augmentation and training on this machine.
+
+    Peers that are installed are timed beside it.
+    """
     with _clear_errors():
         from particleaugment.bench import suite
 

@@ -13,7 +13,7 @@ import typer
 
 __all__ = ["add_commands"]
 
-Out = Annotated[Path | None, typer.Option(help="File to write; printed if not given.")]
+Out = Annotated[Path | None, typer.Option(metavar="PATH", help="File to write; printed if not given.")]
 
 
 class Target(StrEnum):
@@ -37,7 +37,7 @@ def add_commands(app: typer.Typer, clear_errors: Callable[[], AbstractContextMan
 
     @app.command("export")
     def policy_export(
-        file: Annotated[Path, typer.Argument(help="Policy file.")],
+        file: Annotated[Path, typer.Argument(metavar="FILE", help="Policy file.")],
         to: Annotated[Target, typer.Option(help="The library to write it for.")],
         out: Out = None,
     ) -> None:
@@ -53,9 +53,11 @@ def add_commands(app: typer.Typer, clear_errors: Callable[[], AbstractContextMan
 
     @app.command("import")
     def policy_import(
-        file: Annotated[Path, typer.Argument(help="Python file with published lists; it is read, not run.")],
+        file: Annotated[Path, typer.Argument(metavar="FILE", help="Python file with published lists; it is not run.")],
         source: Annotated[Source, typer.Option("--from", help="The project that published it.")],
-        name: Annotated[str | None, typer.Option(help="Variable or function to take, of several.")] = None,
+        name: Annotated[
+            str | None, typer.Option(metavar="NAME", help="Variable or function to take, of several.")
+        ] = None,
         out: Out = None,
     ) -> None:
         """Read a published list of sub-policies into a policy file."""

@@ -22,19 +22,27 @@ __all__ = ["compare"]
 def compare(
     recipe: Annotated[str, typer.Argument(metavar="RECIPE|FOLDER", help="A recipe; with --report, a FOLDER.")],
     arms: Annotated[
-        str, typer.Option(help="Arms, separated by commas; also schedule:FILE and name:key=value,key=value.")
+        str,
+        typer.Option(
+            metavar="ARM,ARM", help="Arms, separated by commas; also schedule:FILE and name:key=value,key=value."
+        ),
     ] = "none,trivialaugment,particles",
-    seeds: Annotated[str, typer.Option(help="Seeds, as 0-11 or 0,3,7.")] = "0",
-    out: Annotated[Path | None, typer.Option(help="Folder; runs/compare-RECIPE if not given.")] = None,
+    seeds: Annotated[str, typer.Option(metavar="SEEDS", help="Seeds, as 0-11 or 0,3,7.")] = "0",
+    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="runs/compare-RECIPE if not given.")] = None,
     assignments: Annotated[
-        list[str] | None, typer.Option("--set", help="A setting of all arms, as key=value; repeatable.")
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of all arms; repeatable.")
     ] = None,
-    against: Annotated[str | None, typer.Option(help="Arm to compare with; the first if not given.")] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 1,
+    against: Annotated[
+        str | None, typer.Option(metavar="ARM", help="Arm to compare with; the first if not given.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Runs at a time.")] = 1,
     report: Annotated[bool, typer.Option("--report", help="Train nothing: write table and page anew.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
 ) -> None:
-    """Train several arms with several seeds and compare them; repeated, it continues and adds what is new."""
+    """Train several arms with several seeds; compare them.
+
+    Repeated, the command continues and adds what is new.
+    """
     from rich.console import Console
 
     console = Console(highlight=False, markup=False, emoji=False, quiet=quiet)

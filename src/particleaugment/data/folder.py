@@ -164,7 +164,7 @@ def load_folder(
     """Decode all images of a folder, the shorter side brought to ``size`` and the centre cut out, into memory.
 
     Args:
-        directory: A folder as :func:`particleaugment.data.listing.list_folder` describes it.
+        directory: A folder as :func:`particleaugment.data.list_folder` describes it.
         size: Height and width of the images.
         test: How many images are set aside for testing, or which fraction, where there is no folder of them.
         normalization: ``data`` for the mean and standard deviation of the training images, ``imagenet`` for ImageNet's.

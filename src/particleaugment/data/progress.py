@@ -5,18 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
-
 __all__ = ["progress_bar"]
 
 
@@ -29,8 +17,25 @@ def progress_bar(
     >>> with progress_bar("counting", total=3, quiet=True) as update:
     ...     update(3)
     """
+    if quiet:
+        yield lambda completed: None
+        return
+
+    # rich takes a good part of the package's import time, so it comes with the first bar.
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
     console = Console(stderr=True)
-    if quiet or not console.is_terminal:
+    if not console.is_terminal:
         yield lambda completed: None
         return
     amount: list[ProgressColumn] = [DownloadColumn(), TransferSpeedColumn()] if as_bytes else [MofNCompleteColumn()]

@@ -10,7 +10,8 @@ __all__ = ["cifar10_quick", "cifar10_shakeshake", "cifar10_wrn28_2", "cifar10_wr
 def cifar10_wrn28_2() -> Config:
     """WRN-28-2, 250 epochs: the paper's ablation network.
 
-    Costs about eight minutes on one H200 and days on a CPU. The paper reports 96.4 % (96.43 ± 0.11 over ten runs).
+    Costs about eight minutes on one H200 and days on a CPU. The paper reports 96.4 % (96.43 ± 0.11 over ten runs); its
+    algorithm to the letter, which this recipe is, has reached 94.4 % here (one seed).
     """
     return Config(recipe="cifar10-wrn28-2", data="cifar10", model="wrn-28-2", nonzero=3, m=3.0)
 
@@ -43,8 +44,8 @@ def cifar10_shakeshake() -> Config:
 def cifar10_quick() -> Config:
     """WRN-10-1, 20 epochs, smaller probes: the real data set on two CPU cores.
 
-    Costs about ten minutes on two CPU cores with bfloat16 instructions. ``benchmarks/cifar10_quick.py`` runs it beside
-    the same network with no policy and with TrivialAugment and writes what they reach to ``benchmarks/results``.
+    Costs ten to twelve minutes on two CPU cores with bfloat16 instructions and has reached 81.8 % (one seed; 83.6 %
+    without a policy, 81.0 % with TrivialAugment). ``benchmarks/cifar10_quick.py`` runs the three of them.
     """
     return Config(
         recipe="cifar10-quick",

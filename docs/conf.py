@@ -1,0 +1,30 @@
+"""The documentation site. Build it with ``make docs``; a warning fails the build."""
+
+import particleaugment
+
+project = "ParticleAugment"
+author = "the ParticleAugment authors"
+version = release = particleaugment.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+myst_heading_anchors = 3
+
+html_theme = "furo"
+html_title = "ParticleAugment"
+html_show_sphinx = False
+html_show_copyright = False
+html_copy_source = False
+highlight_language = "text"
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented_params"
+autodoc_inherit_docstrings = False
+napoleon_numpy_docstring = False
+
+# References into other projects are not resolved, since the build uses no network; those into this one must be.
+# Modules that users never import have no page.
+nitpick_ignore_regex = [
+    (r"py:.*", r"(?!particleaugment).*"),
+    (r"py:.*", r"particleaugment\.(alignment|coefficients|data\.images|learner|own_ops|probe|ranks|samples)\b.*"),
+]
