@@ -16,7 +16,7 @@ from particleaugment.compare.comparison import ComparisonFolder
 from particleaugment.compare.progress import ComparisonProgress
 from particleaugment.compare.records import RunRecord
 from particleaugment.compare.runner import Child, run_children
-from particleaugment.recipes import get_recipe
+from particleaugment.recipes import get_recipe, preset_settings
 from particleaugment.training.build import resolve
 from particleaugment.training.checkpoint import find_checkpoints
 from particleaugment.training.config import override
@@ -98,7 +98,7 @@ def test_killed_extended_stopped_and_continued(tmp_path):
         "particleaugment compare digits --arms particles,none",
     ], "the same command is noted once"
     assert folder.page.exists()
-    wanted = override(get_recipe("digits"), [*SETTINGS, "policy=particles", "seed=0"])
+    wanted = override(get_recipe("digits"), [*SETTINGS, *preset_settings("paper"), "seed=0"])
     assert RunFolder.open(runs["particles"]).config == resolve(wanted)
 
 
