@@ -56,7 +56,7 @@ OPS = {{
     "Equalize": lambda image, _: F.equalize(image),
     "Invert": lambda image, _: F.invert(image),
     "Rotate": lambda image, degrees: F.rotate(image, degrees, **GEOMETRY),
-    "Solarize": lambda image, threshold: F.solarize(image, threshold),
+    "Solarize": lambda image, threshold: F.solarize(image, threshold) if threshold < 256 else image,
     "Posterize": lambda image, bits: F.posterize(image, int(bits)),
     "Color": lambda image, factor: F.adjust_saturation(image, factor),
     "Contrast": lambda image, factor: F.adjust_contrast(image, factor),
