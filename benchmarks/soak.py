@@ -78,7 +78,7 @@ def child(page: str, arguments: list[str]) -> None:
     noted(session.Session, "evaluate", "evaluate")
     noted(session.Session, "write_policy", "policy")
     noted(session, "save_checkpoint", "checkpoint")
-    noted(session, "_weights_file", "weights")
+    noted(session, "weights_file", "weights")
     noted(RunFolder, "append_metrics", "metrics")
     noted(report, "write_report", "report")
     noted(probe, "_train_clone", "clone")

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["machine", "rate", "seconds"]
+__all__ = ["fastest", "machine", "rate", "seconds"]
 
 
 def seconds(work: Callable[[], object], repeats: int) -> list[float]:
@@ -25,6 +25,11 @@ def seconds(work: Callable[[], object], repeats: int) -> list[float]:
         work()
         times.append(time.perf_counter() - start)
     return times
+
+
+def fastest(work: Callable[[], object], repeats: int = 3) -> float:
+    """Return the shortest of some calls' seconds."""
+    return min(seconds(work, repeats))
 
 
 def rate(count: int, times: list[float]) -> dict[str, float]:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
-from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
 from particleaugment.average import WeightAverage
+from particleaugment.bench.timing import fastest
 from particleaugment.data import disjoint_stratified_subsets, epoch_permutation
 from particleaugment.policies import Policy, Schedule
 from particleaugment.policies.base import document, ops_of
@@ -39,6 +37,7 @@ from particleaugment.training.graph import GraphTrainee
 from particleaugment.training.run import RunError, RunFolder
 from particleaugment.training.stop import Stop
 from particleaugment.training.stream import StreamTrainee
+from particleaugment.training.weights import weights_file
 
 __all__ = ["Position", "Session", "learning_rate"]
 
@@ -220,7 +219,7 @@ class Session:
         write_report(self.run)
         weights = {name: tensor.contiguous() for name, tensor in self.model.state_dict().items()}
         metadata = {"format": "pt", "model": self.config.model, "data": self.config.data, "seed": str(self.config.seed)}
-        write_atomically(self.run.model, _weights_file(weights, metadata))
+        write_atomically(self.run.model, weights_file(weights, metadata))
         self._events.log_heat_map(self.config.epochs, self.current_policy())
         self._events.close()
 
@@ -324,7 +323,7 @@ class Session:
             self._set_learning_rate(0.0)
             policy = self.policy_of(1)
             try:
-                train = _fastest(
+                train = fastest(
                     lambda: trainee.train(policy, ids, 0, progress=lambda phase, done, total: None, phase="estimate")
                 )
             except NonFiniteLoss as error:
@@ -332,7 +331,7 @@ class Session:
             finally:
                 trainee.batches_done = 0
             self.model.eval()
-            forward = _fastest(lambda: self._evaluate(part, lambda phase, done, total: None))
+            forward = fastest(lambda: self._evaluate(part, lambda phase, done, total: None))
         per_train, per_forward = train / len(ids), forward / part
         epoch = total * per_train + len(self.data.test_labels) * per_forward
         if self.search is not None and config.measure != "none":
@@ -407,23 +406,3 @@ class _Timer(AbstractContextManager[None]):
 
     def __exit__(self, *_: object) -> None:
         self.seconds[self.name] = self.seconds.get(self.name, 0.0) + time.perf_counter() - self.start
-
-
-def _weights_file(weights: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
-    """Return a safetensors file; the library puts metadata in random order, so that part is written anew."""
-    content = to_safetensors(weights, metadata)
-    start = 8 + int.from_bytes(content[:8], "little")
-    header = json.loads(content[8:start]) | {"__metadata__": metadata}
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text + content[start:]
-
-
-def _fastest(work: Callable[[], object], repeats: int = 3) -> float:
-    work()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return min(times)
