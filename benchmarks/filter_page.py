@@ -27,7 +27,7 @@ SHOWN = "gradient alignment with held-out data, averaged weights"
 def tables(found: dict[str, Any]) -> dict[str, str]:
     """Return the page's tables by name."""
     return {
-        "repeatability": _signals(found["repeatability"], " sparse"),
+        "repeatability": _signals(found["repeatability"], " sparse") + _yardstick(found["shuffled"]),
         "validity": _signals(found["validity"], ""),
         "truth": _truth(found["truth"]),
     }
@@ -43,6 +43,11 @@ def _signals(rows: dict[str, Any], kind: str) -> str:
         cells = [_cell(row.get(f"{column}{kind}") or row.get(column)) for column in columns]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _yardstick(shuffled: dict[str, float]) -> str:
+    cell = f"{shuffled['spearman']:.2f} ± {shuffled['deviation']:.2f}"
+    return f"\n| scores in random order | {' | '.join([cell] * (len(RUNS) * len(MOMENTS)))} |"
 
 
 def _cell(entry: dict[str, float] | None) -> str:

@@ -115,6 +115,20 @@ def test_the_measurement_works_at_the_averaged_weights():
     assert other.target_loss != live.target_loss
 
 
+def test_to_a_fitted_network_a_severe_op_may_look_useful():
+    """Solarize at level 10 inverts the brightness that tells the classes apart, and its long gradients align."""
+    trainee, labels = problem(count=1200)
+    trainee.optimizer.param_groups[0]["lr"] = 0.01
+    for epoch in range(1, 5):
+        order = torch.randperm(1200, generator=torch.Generator().manual_seed(epoch))
+        trainee.train(pa.parse("none"), order, epoch, progress=lambda *_: None)
+    particles = torch.tensor([[0.5, 0.0], [0.0, 0.5]], dtype=torch.float64)
+    two = pa.ParticlePolicy(particles, [0.5, 0.5], m=10, ops=("Sharpness", "Solarize"))
+    found = alignment.measure_alignment(two, trainee, labels, sample_size=800, target_size=200, seed=0, step=1)
+    assert found.target_loss < 0.1
+    assert float(found.effects.effects[1]) > 3 * float(found.effects.covariance[1, 1].sqrt())
+
+
 def test_losses_that_are_not_finite_are_no_measurement():
     trainee, labels = problem()
     with torch.no_grad():

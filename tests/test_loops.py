@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
-from toy import IMAGES, LABELS, cross_entropy, indexed, network, preprocess, search_of
+from toy import IMAGES, LABELS, cross_entropy, indexed, network, preprocess, search_of, step
 
 from particleaugment.learner import Learner
 
@@ -38,15 +38,7 @@ def train(search, model, optimizer, epochs=3, **precision):
         losses.append(total / 4)
         if search.due(epoch, epochs):
             before = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
-            record = search.step(
-                model=model,
-                optimizer=optimizer,
-                dataset=(IMAGES, LABELS),
-                loss=cross_entropy,
-                preprocess=preprocess,
-                batch_size=12,
-                **precision,
-            )
+            record = step(search, model, optimizer, **precision)
             assert len(record.delta) == 4
             torch.testing.assert_close((model.state_dict(), optimizer.state_dict()), before, rtol=0, atol=0)
     return losses
@@ -195,13 +187,6 @@ def test_mixup_comes_after_us():
             total += float(loss.detach())
         losses.append(total / 4)
         # The filter judges particles on images that are not mixed, with the plain labels.
-        record = search.step(
-            model=model,
-            optimizer=optimizer,
-            dataset=(IMAGES, LABELS),
-            loss=cross_entropy,
-            preprocess=preprocess,
-            batch_size=12,
-        )
+        record = step(search, model, optimizer)
         assert record.step == epoch
     assert losses[-1] < losses[0]

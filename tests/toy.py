@@ -16,6 +16,19 @@ def preprocess(images):
     return images.float() / 255 - 0.5
 
 
+def step(search, model, optimizer, **more):
+    """One filter step of a search on the toy data."""
+    return search.step(
+        model=model,
+        optimizer=optimizer,
+        dataset=(IMAGES, LABELS),
+        loss=cross_entropy,
+        preprocess=preprocess,
+        batch_size=12,
+        **more,
+    )
+
+
 def network():
     torch.manual_seed(3)
     return nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Linear(384, 3))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 from PIL import Image
-from toy import IMAGES, LABELS, cross_entropy, network, preprocess, search_of
+from toy import network, search_of, step
 
 import particleaugment as pa
 from particleaugment.report.loggers import SearchLogger, heat_map, search_figures, search_metrics
@@ -20,14 +20,7 @@ def stepped(steps=2):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
     for epoch in range(1, steps + 1):
         search.set_epoch(epoch)
-        record = search.step(
-            model=model,
-            optimizer=optimizer,
-            dataset=(IMAGES, LABELS),
-            loss=cross_entropy,
-            preprocess=preprocess,
-            batch_size=12,
-        )
+        record = step(search, model, optimizer)
     return search, record
 
 

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from torch import nn
 from torch.utils.data import DataLoader
-from toy import IMAGES, LABELS, cross_entropy, indexed, network, preprocess, search_of
+from toy import IMAGES, LABELS, cross_entropy, indexed, network, preprocess, search_of, step
 
 import particleaugment as pa
 
@@ -186,14 +186,7 @@ def test_accelerate_keeps_a_search_in_its_checkpoints(tmp_path):
                 accelerator.backward(loss)
                 optimizer.step()
                 optimizer.zero_grad()
-            search.step(
-                model=model,
-                optimizer=optimizer,
-                dataset=(IMAGES, LABELS),
-                loss=cross_entropy,
-                preprocess=preprocess,
-                batch_size=12,
-            )
+            step(search, model, optimizer)
 
     def parts(search):
         accelerator, model = Accelerator(cpu=True), network()

@@ -7,7 +7,6 @@ images that are ready in memory, torchvision on one tensor per image, and ours o
 from __future__ import annotations
 
 import os
-import random
 import subprocess
 import sys
 import tempfile
@@ -38,7 +37,6 @@ def beside_timm(size: int, batch: int, repeats: int, seed: int) -> dict[str, Any
     ours = _augmentation(images, "auto", seed)
     transform, peer = timm_transform()
     with _threads_restored():
-        random.seed(seed)
         torch.set_num_threads(1)
         start = time.perf_counter()
         ours()
@@ -85,7 +83,6 @@ def executor_rows(size: int, batch: int, repeats: int, seed: int) -> Iterator[di
     torchvision = torchvision_transform()
     if torchvision is not None:
         works.append(("torchvision v2, one draw per image", 1, len(few), partial(_each, torchvision, few)))
-    random.seed(seed)
     for name, threads, count, work in works:
         with _threads_restored():
             torch.set_num_threads(threads)

@@ -14,6 +14,8 @@ __all__ = ["timm_transform", "torchvision_transform"]
 
 _FILL = (128, 128, 128)
 
+_DRAWS = random.Random(0)  # timm itself draws from the global generators
+
 
 def timm_transform() -> tuple[Callable[[Image.Image], Image.Image], str]:
     """Return timm's RandAugment, or the same Pillow calls where timm cannot be imported, and which of them it is."""
@@ -37,9 +39,8 @@ def torchvision_transform() -> Callable[..., Any] | None:
 
 def _pillow_as_timm(image: Image.Image) -> Image.Image:
     """Three ops drawn and applied by the Pillow calls that timm makes."""
-    generator = random  # timm draws from the global generators
-    for name in generator.choices(TIMM_OPS, k=3):
-        sign = -1.0 if generator.random() > 0.5 else 1.0
+    for name in _DRAWS.choices(TIMM_OPS, k=3):
+        sign = -1.0 if _DRAWS.random() > 0.5 else 1.0
         image = _timm_op(image, name, sign)
     return image
 
