@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import math
-import threading
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from particleaugment import filter as pf
+from particleaugment.average import WeightAverage, estimate_batch_statistics
 from particleaugment.data import ImageData, epoch_permutation
 from particleaugment.models import build_model
 from particleaugment.ops import OPS
@@ -42,6 +42,10 @@ def policy(rows: Sequence[int], m: float = M, scale: float = 1.0) -> ParticlePol
     return ParticlePolicy(table, weights, m=m, semantics="timm-increasing")
 
 
+def quiet(phase: str, done: int, total: int) -> None:
+    """Show no progress."""
+
+
 class StudyTrainee(GraphTrainee):
     """A captured training step that also keeps each sample's latest training loss, and averaged weights."""
 
@@ -63,7 +67,7 @@ class StudyTrainee(GraphTrainee):
         )  # fmt: skip
         self.model_name, self.classes = model_name, data.num_classes
         self.sample_losses = torch.zeros(len(data.train_labels), device=device)
-        self.averaged = [tensor.detach().clone() for tensor in self.model.parameters()]
+        self.average = WeightAverage(self.model.parameters())
 
     def _step(self, ids: Tensor, forward: Callable[[Tensor], Tensor]) -> None:
         inputs = self._training(self.images, ids, index=ids)
@@ -80,8 +84,7 @@ class StudyTrainee(GraphTrainee):
         self.model.load_state_dict(fresh.state_dict())
         for parameter in self.model.parameters():
             self.optimizer.state[parameter]["momentum_buffer"].zero_()
-        for averaged, parameter in zip(self.averaged, self.model.parameters()):
-            averaged.copy_(parameter.detach())
+        self.average = WeightAverage(self.model.parameters())
         for pipeline in (self._training, self._measuring):
             pipeline.seed.fill_(seed)
 
@@ -89,65 +92,23 @@ class StudyTrainee(GraphTrainee):
         """Set the learning rate that the captured step reads."""
         self.optimizer.param_groups[0]["lr"].fill_(rate)
 
-    def epoch(self, training: ParticlePolicy, ids: Tensor, seed: int, epoch: int, average: bool = True) -> float:
-        """Train one epoch and return its mean loss; the average follows with a memory of about 800 steps."""
+    def epoch(self, training: ParticlePolicy, ids: Tensor, seed: int, epoch: int) -> float:
+        """Train one epoch, which the average follows, and return its mean loss."""
         self.model.train()
-        every, decay = 8, 0.99
-
-        def follow(phase: str, done: int, total: int) -> None:
-            if average and done % every == 0:
-                with torch.no_grad():
-                    torch._foreach_lerp_(self.averaged, list(self.model.parameters()), 1.0 - decay)
-
         order = ids[epoch_permutation(len(ids), seed, epoch)]
-        return self.train(training, order, epoch, progress=follow) / len(ids)
-
-    def capture(self) -> None:
-        """Capture the training step now; later captures would meet other threads' work."""
-        self.model.train()
-        self.train(policy([0]), torch.arange(BATCH), 0, progress=lambda phase, done, total: None)
+        return self.train(training, order, epoch, progress=quiet) / len(ids)
 
     @contextlib.contextmanager
     def averaged_weights(self, batches: Sequence[Tensor]) -> Iterator[None]:
         """Put the averaged weights into the network, with batch statistics estimated anew, and take them out again."""
-        with self.snapshot_of():
-            with torch.no_grad():
-                torch._foreach_copy_(list(self.model.parameters()), self.averaged)
-            reestimate_statistics(self.model, [self.plain(batch) for batch in batches], self.autocast)
-            self.model.eval()
+        assert self.average is not None
+        inputs = [self.inputs(batch, None, 0)[0] for batch in batches]
+        with self.average.inside(self.model), estimate_batch_statistics(self.model, inputs):
             yield
 
     def snapshot_of(self) -> contextlib.AbstractContextManager[None]:
         """Restore network and optimizer after the block."""
         return Snapshot().of(self.model, self.optimizer)
-
-    def plain(self, ids: Tensor) -> Tensor:
-        """Return the network's input for plain images."""
-        return self._plain(self.images, ids, index=ids)
-
-    def augmented(self, training: ParticlePolicy, ids: Tensor, key: int) -> Tensor:
-        """Return the network's input for augmented images, crop and flip left out."""
-        self._measuring.set_policy(training)
-        self._measuring.set_epoch(key)
-        return self._measuring(self.images, ids, index=ids)
-
-
-@torch.no_grad()
-def reestimate_statistics(
-    model: nn.Module, inputs: Sequence[Tensor], autocast: Callable[[], contextlib.AbstractContextManager[object]]
-) -> None:
-    """Estimate the running statistics of batch normalisation anew, as the plain mean over some batches."""
-    norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
-    kept = [norm.momentum for norm in norms]
-    for norm in norms:
-        norm.reset_running_stats()
-        norm.momentum = None
-    model.train()
-    for batch in inputs:
-        with autocast():
-            model(batch)
-    for norm, momentum in zip(norms, kept):
-        norm.momentum = momentum
 
 
 def cosine(epoch: int, epochs: int) -> float:
@@ -161,33 +122,6 @@ def accuracy(trainee: StudyTrainee, images: Tensor, labels: Tensor) -> float:
     return trainee.evaluate(images, labels)[1]
 
 
-def in_parallel(trainees: Sequence[StudyTrainee], jobs: Sequence[Callable[[StudyTrainee], None]]) -> None:
-    """Run jobs on several captured networks at a time, each on a stream and thread of its own: one alone idles."""
-    queue, lock = list(jobs), threading.Lock()
-    failures: list[BaseException] = []
-
-    def work(trainee: StudyTrainee) -> None:
-        with torch.cuda.stream(torch.cuda.Stream()):
-            while True:
-                with lock:
-                    if not queue or failures:
-                        return
-                    job = queue.pop(0)
-                try:
-                    job(trainee)
-                except BaseException as error:
-                    failures.append(error)
-                    return
-
-    threads = [threading.Thread(target=work, args=(trainee,)) for trainee in trainees]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
-
-
 def held_out_losses(trainee: StudyTrainee, ids: Tensor) -> Tensor:
     """Return each sample's loss on plain images, float64, in the network's present state."""
     trainee.model.eval()
@@ -195,6 +129,6 @@ def held_out_losses(trainee: StudyTrainee, ids: Tensor) -> Tensor:
     with torch.no_grad():
         for part in ids.split(2048):
             with trainee.autocast():
-                logits = trainee.model(trainee.plain(part)).float()
+                logits = trainee.model(trainee.inputs(part, None, 0)[0]).float()
             losses.append(functional.cross_entropy(logits, trainee.labels[part], reduction="none").double())
     return torch.cat(losses)

@@ -10,11 +10,13 @@ from signal_trainee import (
     held_out_losses,
     particles,
     policy,
-    reestimate_statistics,
+    quiet,
 )
 from torch import Tensor
-from torch.nn import functional
 
+from particleaugment import filter as pf
+from particleaugment.alignment import sample_alignments
+from particleaugment.average import estimate_batch_statistics
 from particleaugment.data import epoch_permutation
 from particleaugment.ops import OPS
 from particleaugment.policies import ParticlePolicy
@@ -22,10 +24,6 @@ from particleaugment.probe import MEASUREMENTS
 
 OWN_CLONE_STEPS = 64
 ALIGNED = 16384
-
-
-def quiet(phase: str, done: int, total: int) -> None:
-    """Show no progress."""
 
 
 def measure_all(
@@ -49,18 +47,17 @@ def measure_all(
     free = per_op(training, train_ids, epoch, seed, trainee.sample_losses[train_ids].double().cpu())
     found["training loss of the op (free)"] = -scores(free)
     found |= paper(trainee, training, clone, probe, train_ids, epoch, seed)
-    live = alignment(trainee, training, train_ids[:ALIGNED], held_out, epoch)
-    effects = per_op(training, train_ids[:ALIGNED], MEASUREMENTS + epoch, seed, live)
-    found["gradient alignment with held-out data, live weights"] = scores(effects)
-    statistics = train_ids[: 8 * 512].split(512)
-    with trainee.averaged_weights(statistics):
+    aligned = train_ids[:ALIGNED]
+    trainee.model.eval()
+    live = alignment(trainee, training, aligned, held_out, epoch, seed)
+    found |= {f"{name} with held-out data, live weights": values for name, values in live.items()}
+    with trainee.averaged_weights(train_ids[: 8 * 512].split(512)):
         table = policy(range(len(particles())))
         losses, plain = trainee.measure(table, held_out[:1024], MEASUREMENTS + epoch, progress=quiet, phase="")
         found["affinity: held-out loss gap, averaged weights"] = -(losses - plain).mean(1)
-        for name, target in (("held-out", held_out), ("training", train_ids[-len(held_out) :])):
-            aligned = alignment(trainee, training, train_ids[:ALIGNED], target, epoch)
-            effects = per_op(training, train_ids[:ALIGNED], MEASUREMENTS + epoch, seed, aligned)
-            found[f"gradient alignment with {name} data, averaged weights"] = scores(effects)
+        for kind, target in (("held-out", held_out), ("training", train_ids[-len(held_out) :])):
+            averaged = alignment(trainee, training, aligned, target, epoch, seed)
+            found |= {f"{name} with {kind} data, averaged weights": values for name, values in averaged.items()}
     if own:
         found["own clone per op"] = scores(own_clones(trainee, train_ids, held_out, epoch, seed))
     return {name: [float(f"{value:.6g}") for value in values.tolist()] for name, values in found.items()}
@@ -74,7 +71,8 @@ def paper(
     table, key = policy(range(len(particles()))), MEASUREMENTS + epoch
     statistics = train_ids[: 8 * 512].split(512)
     found: dict[str, Tensor] = {}
-    kept = [tensor.clone() for tensor in trainee.averaged]
+    assert trainee.average is not None
+    kept = [tensor.clone() for tensor in trainee.average.tensors]
 
     def both() -> list[tuple[Tensor, Tensor]]:
         trainee.model.eval()
@@ -86,7 +84,7 @@ def paper(
         before = both()
         trainee.epoch(training, clone.cpu(), seed, (1 << 30) + epoch)
         after = both()
-    for tensor, value in zip(trainee.averaged, kept):
+    for tensor, value in zip(trainee.average.tensors, kept):
         tensor.copy_(value)
     for name, (ref, ref_plain), (upd, upd_plain) in zip(("", ", averaged weights"), before, after):
         falls, plain = ref - upd, ref_plain - upd_plain
@@ -100,36 +98,21 @@ def paper(
     return found
 
 
-def alignment(trainee: StudyTrainee, training: ParticlePolicy, ids: Tensor, target: Tensor, epoch: int) -> Tensor:
-    """Return, per augmented sample, how much a small step on it would lower the loss on ``target``.
+def alignment(
+    trainee: StudyTrainee, training: ParticlePolicy, ids: Tensor, target: Tensor, epoch: int, seed: int
+) -> dict[str, Tensor]:
+    """Return the particles' scores by gradient alignment: as it is, and what the gradients' length does not explain.
 
-    That is the product of the sample's gradient with the target's unit gradient, by two forward passes a small way up
-    and down the latter, in 32-bit arithmetic and with fixed batch statistics.
+    A product of gradients grows with their length, and severe ops make long ones. The second form takes from each
+    sample's alignment the share that its length has in all of it.
     """
-    parameters: list[Tensor] = list(trainee.model.parameters())
-    trainee.model.eval()
-    total, gradient = 0.0, [torch.zeros_like(parameter) for parameter in parameters]
-    for part in target.split(1024):
-        loss = functional.cross_entropy(trainee.model(trainee.plain(part).float()), trainee.labels[part])
-        share = len(part) / len(target)
-        torch._foreach_add_(gradient, list(torch.autograd.grad(loss, parameters)), alpha=share)
-        total += share * float(loss.detach())
-    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradient)))
-    step = 0.02 * total / float(norm)
-    torch._foreach_div_(gradient, float(norm))
-    kept = [parameter.detach().clone() for parameter in parameters]
-    sides = []
-    with torch.no_grad():
-        for sign in (1.0, -1.0):
-            torch._foreach_copy_(parameters, kept)
-            torch._foreach_add_(parameters, gradient, alpha=sign * step)
-            losses = []
-            for part in ids.split(2048):
-                logits = trainee.model(trainee.augmented(training, part, MEASUREMENTS + epoch).float())
-                losses.append(functional.cross_entropy(logits, trainee.labels[part], reduction="none").double())
-            sides.append(torch.cat(losses))
-        torch._foreach_copy_(parameters, kept)
-    return ((sides[0] - sides[1]) / (2 * step)).cpu()
+    key = MEASUREMENTS + epoch
+    found = sample_alignments(training, trainee, ids, target, key, batch=2048)
+    beyond = found.values - found.lengths * (found.values.sum() / found.lengths.sum())
+    return {
+        name: scores(per_op(training, ids, key, seed, values))
+        for name, values in (("gradient alignment", found.values), ("alignment beyond length", beyond))
+    }
 
 
 def own_clones(trainee: StudyTrainee, train_ids: Tensor, held_out: Tensor, epoch: int, seed: int) -> Tensor:
@@ -151,12 +134,12 @@ def own_clones(trainee: StudyTrainee, train_ids: Tensor, held_out: Tensor, epoch
                         torch._foreach_add_(mean, list(trainee.model.parameters()), alpha=2.0 / OWN_CLONE_STEPS)
 
             trainee.model.train()
-            trainee.train(policy([SPARSE + op]), ids, (1 << 29) + epoch, progress=collect)
+            trainee.train(policy([SPARSE + op]), ids, (1 << 29) + epoch, progress=collect, phase="clone")
             with torch.no_grad():
                 torch._foreach_copy_(list(trainee.model.parameters()), mean)
-            statistics = [trainee.plain(part) for part in train_ids[: 8 * 512].split(512)]
-            reestimate_statistics(trainee.model, statistics, trainee.autocast)
-            results.append(held_out_losses(trainee, held_out).mean())
+            statistics = [trainee.inputs(part, None, 0)[0] for part in train_ids[: 8 * 512].split(512)]
+            with estimate_batch_statistics(trainee.model, statistics):
+                results.append(held_out_losses(trainee, held_out).mean())
     ends = torch.stack(results).cpu()
     return ends[OPS.index("Identity")] - ends
 
@@ -164,11 +147,8 @@ def own_clones(trainee: StudyTrainee, train_ids: Tensor, held_out: Tensor, epoch
 def per_op(training: ParticlePolicy, ids: Tensor, key: int, seed: int, values: Tensor) -> Tensor:
     """Return each op's effect on a number per sample: least squares on which ops were applied, Identity's being 0."""
     program = training.sample(ids.cpu(), key, seed, (32, 32))
-    applied = (program.op != 0).double()
-    design = torch.cat([applied[:, 1:], torch.ones(len(applied), 1, dtype=torch.float64)], 1)
-    gram = design.T @ design + 1e-3 * torch.eye(design.shape[1], dtype=torch.float64)
-    effects = torch.linalg.solve(gram, design.T @ values.double().cpu())
-    return torch.cat([torch.zeros(1, dtype=torch.float64), effects[:-1]])
+    found = pf.op_effects((program.op != 0)[:, 1:], values)
+    return torch.cat([torch.zeros(1, dtype=torch.float64), found.effects])
 
 
 def scores(effects: Tensor) -> Tensor:

@@ -50,7 +50,10 @@ def test_alignment_is_the_product_of_gradients(monkeypatch):
     assert loss == pytest.approx(float(mean.detach()), rel=1e-5)
 
     inputs, targets = trainee.inputs(ids, policy(), 7)
-    found = alignment._alignment(trainee, inputs, targets, direction, distance)
+    found, lengths = alignment._alignment(trainee, inputs, targets, direction, distance)
+    logits = trainee.model(inputs).detach().float()
+    error = torch.softmax(logits, 1) - torch.nn.functional.one_hot(targets, logits.shape[1])
+    torch.testing.assert_close(lengths, error.norm(dim=1).double(), rtol=1e-3, atol=1e-5)
     for k in range(len(ids)):
         single = trainee.loss(trainee.model(inputs[k : k + 1]), targets[k : k + 1]).sum()
         gradient = torch.autograd.grad(single, list(trainee.model.parameters()))

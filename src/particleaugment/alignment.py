@@ -29,7 +29,7 @@ from particleaugment.policies.particles import ParticlePolicy
 from particleaugment.probe import MEASUREMENTS, Progress, Trainee
 from particleaugment.snapshot import Snapshot
 
-__all__ = ["Alignment", "measure_alignment"]
+__all__ = ["Alignment", "SampleAlignments", "measure_alignment", "sample_alignments"]
 
 _VALUES_PER_BATCH = {"cuda": 2048 * 3 * 32 * 32, "cpu": 256 * 3 * 32 * 32}
 _STATISTICS_BATCHES = 8
@@ -48,6 +48,20 @@ class Alignment(NamedTuple):
     effects: pf.OpEffects | None
     target_loss: float
     seconds: dict[str, float]
+
+
+class SampleAlignments(NamedTuple):
+    """Measured sample by sample.
+
+    Attributes:
+        values: Each sample's alignment, float64; empty where the target's loss has no usable gradient.
+        lengths: Length of the gradient of each sample's loss by the network's output, float64.
+        target_loss: Mean loss of the target samples.
+    """
+
+    values: Tensor
+    lengths: Tensor
+    target_loss: float
 
 
 def measure_alignment(
@@ -76,23 +90,55 @@ def measure_alignment(
     start = time.perf_counter()
     sample_ids, target_ids = disjoint_stratified_subsets(labels, [sample_size, target_size], seed, step)
     first, _ = trainee.inputs(target_ids[:1], None, 0)
-    batch = max(1, _VALUES_PER_BATCH.get(first.device.type, _VALUES_PER_BATCH["cpu"]) // first.numel())
+    batch = batch_size(first)
     key = MEASUREMENTS + step
-    total = -(-len(sample_ids) // batch)
     kept = Snapshot().of(trainee.model, trainee.optimizer, trainee.scaler)
     with kept, trainee.aside(), _averaged(trainee, target_ids, batch):
-        direction, target_loss, distance = _gradient(trainee, target_ids, batch)
-        if not target_loss < float("inf") or not distance < float("inf"):
-            return Alignment(None, target_loss, {"measure": time.perf_counter() - start})
-        values = []
-        for number, ids in enumerate(sample_ids.split(batch)):
-            inputs, targets = trainee.inputs(ids, policy, key)
-            values.append(_alignment(trainee, inputs, targets, direction, distance))
-            progress("measure", number + 1, total)
-    program = policy.sample(sample_ids, key, seed, (first.shape[-2], first.shape[-1]))
-    aligned = torch.cat(values)
-    effects = _op_effects(program.op, policy, aligned) if bool(aligned.isfinite().all()) else None
-    return Alignment(effects, target_loss, {"measure": time.perf_counter() - start})
+        found = sample_alignments(policy, trainee, sample_ids, target_ids, key, batch=batch, progress=progress)
+    effects = None
+    if len(found.values) and bool(found.values.isfinite().all()):
+        program = policy.sample(sample_ids, key, seed, (first.shape[-2], first.shape[-1]))
+        effects = _op_effects(program.op, policy, found.values)
+    return Alignment(effects, found.target_loss, {"measure": time.perf_counter() - start})
+
+
+def sample_alignments(
+    policy: ParticlePolicy,
+    trainee: Trainee,
+    sample_ids: Tensor,
+    target_ids: Tensor,
+    key: int,
+    *,
+    batch: int,
+    progress: Progress = lambda phase, done, total: None,
+) -> SampleAlignments:
+    """Return the alignment of augmented samples with plain target samples, at the network's present weights and modes.
+
+    Args:
+        policy: What the samples are augmented under.
+        trainee: The network.
+        sample_ids: The samples.
+        target_ids: Samples whose loss gives the direction.
+        key: Epoch key of the draws.
+        batch: Samples at a time.
+        progress: Told after every batch; may raise to stop.
+    """
+    direction, target_loss, distance = _gradient(trainee, target_ids, batch)
+    nothing = torch.empty(0, dtype=torch.float64)
+    if not target_loss < float("inf") or not distance < float("inf"):
+        return SampleAlignments(nothing, nothing, target_loss)
+    found, total = [], -(-len(sample_ids) // batch)
+    for number, ids in enumerate(sample_ids.split(batch)):
+        inputs, targets = trainee.inputs(ids, policy, key)
+        found.append(_alignment(trainee, inputs, targets, direction, distance))
+        progress("measure", number + 1, total)
+    values, lengths = (torch.cat(parts) for parts in zip(*found))
+    return SampleAlignments(values, lengths, target_loss)
+
+
+def batch_size(inputs: Tensor) -> int:
+    """Return how many samples like the first of ``inputs`` are measured at a time."""
+    return max(1, _VALUES_PER_BATCH.get(inputs.device.type, _VALUES_PER_BATCH["cpu"]) // inputs[:1].numel())
 
 
 @contextmanager
@@ -125,15 +171,24 @@ def _gradient(trainee: Trainee, ids: Tensor, batch: int) -> tuple[list[Tensor], 
 
 
 @torch.no_grad()
-def _alignment(trainee: Trainee, inputs: Tensor, targets: Tensor, direction: list[Tensor], distance: float) -> Tensor:
+def _alignment(
+    trainee: Trainee, inputs: Tensor, targets: Tensor, direction: list[Tensor], distance: float
+) -> tuple[Tensor, Tensor]:
+    """Return each sample's alignment and the length of its loss's gradient by the network's output."""
     parameters = [parameter.data for parameter in trainee.model.parameters() if parameter.requires_grad]
-    kept, sides = [parameter.clone() for parameter in parameters], []
+    kept, sides, lengths = [parameter.clone() for parameter in parameters], [], []
     for sign in (1.0, -1.0):
         torch._foreach_copy_(parameters, kept)
         torch._foreach_add_(parameters, direction, alpha=sign * distance)
-        sides.append(trainee.loss(trainee.model(inputs), targets).double())
+        output = trainee.model(inputs)
+        with torch.enable_grad():
+            output = output.detach().float().requires_grad_()
+            losses = trainee.loss(output, targets)
+            (slope,) = torch.autograd.grad(losses.sum(), output)
+        sides.append(losses.detach().double())
+        lengths.append(slope.flatten(1).norm(dim=1).double())
     torch._foreach_copy_(parameters, kept)
-    return ((sides[0] - sides[1]) / (2 * distance)).cpu()
+    return ((sides[0] - sides[1]) / (2 * distance)).cpu(), (0.5 * (lengths[0] + lengths[1])).cpu()
 
 
 def _op_effects(op: Tensor, policy: ParticlePolicy, aligned: Tensor) -> pf.OpEffects:
