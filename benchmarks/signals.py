@@ -101,17 +101,12 @@ def paper(
 def alignment(
     trainee: StudyTrainee, training: ParticlePolicy, ids: Tensor, target: Tensor, epoch: int, seed: int
 ) -> dict[str, Tensor]:
-    """Return the particles' scores by gradient alignment: as it is, and what the gradients' length does not explain.
-
-    A product of gradients grows with their length, and severe ops make long ones. The second form takes from each
-    sample's alignment the share that its length has in all of it.
-    """
+    """Return the particles' scores by gradient alignment: as it is, and what the gradients' length does not explain."""
     key = MEASUREMENTS + epoch
     found = sample_alignments(training, trainee, ids, target, key, batch=2048)
-    beyond = found.values - found.lengths * (found.values.sum() / found.lengths.sum())
     return {
         name: scores(per_op(training, ids, key, seed, values))
-        for name, values in (("gradient alignment", found.values), ("alignment beyond length", beyond))
+        for name, values in (("gradient alignment", found.values), ("alignment beyond length", found.beyond_length()))
     }
 
 

@@ -63,6 +63,13 @@ class SampleAlignments(NamedTuple):
     lengths: Tensor
     target_loss: float
 
+    def beyond_length(self) -> Tensor:
+        """Return what is left of each alignment without the share that the sample's gradient length has in all of it.
+
+        A product of gradients grows with their length, and severe ops make long ones.
+        """
+        return self.values - self.lengths * (self.values.sum() / self.lengths.sum().clamp(min=1e-300))
+
 
 def measure_alignment(
     policy: ParticlePolicy,
@@ -71,6 +78,7 @@ def measure_alignment(
     *,
     sample_size: int | float,
     target_size: int | float,
+    beyond_length: bool = False,
     seed: int,
     step: int,
     progress: Progress = lambda phase, done, total: None,
@@ -83,6 +91,7 @@ def measure_alignment(
         labels: Class labels of the training samples, for stratification.
         sample_size: Samples of D_tp, as a number or a fraction.
         target_size: Samples of D_vp, likewise.
+        beyond_length: Whether what the gradients' length explains is taken off.
         seed: The run's seed.
         step: Number of the filter step; part of every key.
         progress: Told after every batch; may raise to stop.
@@ -98,7 +107,7 @@ def measure_alignment(
     effects = None
     if len(found.values) and bool(found.values.isfinite().all()):
         program = policy.sample(sample_ids, key, seed, (first.shape[-2], first.shape[-1]))
-        effects = _op_effects(program.op, policy, found.values)
+        effects = _op_effects(program.op, policy, found.beyond_length() if beyond_length else found.values)
     return Alignment(effects, found.target_loss, {"measure": time.perf_counter() - start})
 
 

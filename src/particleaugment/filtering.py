@@ -16,13 +16,14 @@ from particleaugment.ops import OPS, nearest_name
 from particleaugment.policies.particles import ParticlePolicy
 from particleaugment.probe import Measurement
 from particleaugment.random import Stream, uniform
+from particleaugment.severity import Severity
 
 __all__ = ["FilterRecord", "FilterSettings", "filter_step"]
 
 _CHOICES = {
-    "measure": ("clone", "gradient", "none"),
+    "measure": ("clone", "loss", "gradient", "direction", "none"),
     "transition": ("gaussian", "sparse"),
-    "update": ("paper", "tempered"),
+    "update": ("paper", "tempered", "tilted"),
     "resampling": SCHEMES,
 }
 
@@ -106,13 +107,20 @@ class FilterSettings:
             valid = size >= 1 if isinstance(size, int) else isinstance(size, float) and 0 < size < 1
             if isinstance(size, bool) or not valid:
                 raise ValueError(f"{name} must be a number of samples or a fraction between 0 and 1, got {size!r}")
-        if self.measure == "gradient" and self.update != "tempered":
-            raise ValueError("measure=gradient gives scores with errors and no ratio to 1; set update=tempered with it")
+        if self.measure in ("gradient", "direction") and self.update != "tempered":
+            raise ValueError(
+                f"measure={self.measure} gives scores with errors and no ratio to 1; set update=tempered with it"
+            )
+        if (self.measure == "loss") != (self.update == "tilted") and self.measure != "none":
+            raise ValueError(
+                f"measure={self.measure} and update={self.update} do not go together: severities are what "
+                "update=tilted steers by; set measure=loss with it, and only with it"
+            )
         # Everything else is checked by the functions that use it, on the smallest input, before any long work.
         state = self.initial_state(seed=0)
         self.policy(state)
         nothing = torch.zeros(self.num_particles)
-        updated, _ = self.reweighted(self.moved(state, 0, 0), nothing + 1, nothing)
+        updated, _ = self.reweighted(self.moved(state, 0, 0), nothing + 1, nothing, target=1.0)
         pf.resample(updated, alpha=self.alpha, scheme=self.resampling, seed=0, step=0)
 
     def initial_state(self, seed: int) -> pf.ParticleSet:
@@ -135,15 +143,21 @@ class FilterSettings:
         return pf.transition(state, sigma=self.sigma, velocity=self.velocity, seed=seed, step=step)
 
     def reweighted(
-        self, state: pf.ParticleSet, scores: Tensor, standard_errors: Tensor
+        self, state: pf.ParticleSet, scores: Tensor, standard_errors: Tensor, target: float
     ) -> tuple[pf.ParticleSet, pf.ReweightInfo]:
-        """Return the particles after the weight update."""
+        """Return the particles after the weight update; ``target`` is the severity that a tilted one steers to."""
+        if self.update == "tilted":
+            return pf.tilted_reweight(state, scores, standard_errors, target=target, degrees=len(self.ops))
         if self.update == "tempered":
             return pf.tempered_reweight(
                 state, scores, standard_errors, eta=self.eta, forgetting=self.forgetting, floor=self.floor,
-                degrees=len(self.ops) if self.measure == "gradient" else None,
+                degrees=len(self.ops) if self.measure in ("gradient", "direction") else None,
             )  # fmt: skip
         return pf.reweight(state, scores, eta=self.eta)
+
+    def prior_severity(self, effects: pf.OpEffects | None) -> float:
+        """Return the severity of the particles that the search starts from: l ops at their start probability."""
+        return 0.0 if effects is None else self.nonzero * self.start_value * float(effects.effects.mean())
 
     def policy(self, state: pf.ParticleSet) -> ParticlePolicy:
         """Return a particle set as a policy."""
@@ -190,10 +204,11 @@ class FilterRecord:
 def filter_step(
     state: pf.ParticleSet,
     settings: FilterSettings,
-    measure: Callable[[ParticlePolicy], Measurement | Alignment],
+    measure: Callable[[ParticlePolicy], Measurement | Alignment | Severity],
     *,
     seed: int,
     step: int,
+    rate_share: float = 1.0,
 ) -> tuple[pf.ParticleSet, FilterRecord]:
     """Take one step of the filter: transition, measurement, weight update, resampling.
 
@@ -203,6 +218,7 @@ def filter_step(
         measure: Probes the noised particles.
         seed: The run's seed.
         step: Number of the step; part of every key.
+        rate_share: The learning rate as a share of the highest so far, which severity follows.
     """
     start = time.perf_counter()
     if settings.reset_filter:
@@ -215,13 +231,14 @@ def filter_step(
     measured = measure(policy)
     after = time.perf_counter()
     scores, errors, d0, skip_reason = _scores(measured, policy)
+    target = rate_share * settings.prior_severity(measured.effects) if isinstance(measured, Severity) else 0.0
     if settings.shuffle_scores:
         order = uniform(seed, Stream.SHUFFLE, epoch=step, ids=torch.arange(len(scores)), slots=1)[:, 0].argsort()
         scores, errors = scores[order], errors[order]
     new_state, resampled = moved, False
     size = pf.effective_sample_size(moved)
     if skip_reason is None:
-        reweighted, update = settings.reweighted(moved, scores, errors)
+        reweighted, update = settings.reweighted(moved, scores, errors, target)
         size = update.effective_sample_size
         new_state, info = pf.resample(
             reweighted, alpha=settings.alpha, scheme=settings.resampling, seed=seed, step=step
@@ -243,7 +260,7 @@ def filter_step(
 
 
 def _scores(
-    measured: Measurement | Alignment, policy: ParticlePolicy
+    measured: Measurement | Alignment | Severity, policy: ParticlePolicy
 ) -> tuple[Tensor, Tensor, float | None, str | None]:
     """Return the particles' scores, their errors, d0 where there is one, and why they must not be used, if so."""
     if isinstance(measured, Measurement):
@@ -253,12 +270,13 @@ def _scores(
         return difference.delta, errors, difference.d0, difference.skip_reason
     if measured.effects is None:
         nothing = torch.full((len(policy.particles),), torch.nan, dtype=torch.float64)
-        reason = f"some losses are not finite (D_vp's is {measured.target_loss:.6g}), so gradients say nothing"
+        loss = measured.loss if isinstance(measured, Severity) else measured.target_loss
+        reason = f"some losses are not finite (D_vp's mean is {loss:.6g}), so the ops' effects are not known"
         return nothing, nothing, None, reason
     return *pf.particle_scores(policy.particles, measured.effects), None, None
 
 
-def _effects(measured: Measurement | Alignment) -> dict[str, tuple[float, ...]]:
+def _effects(measured: Measurement | Alignment | Severity) -> dict[str, tuple[float, ...]]:
     if isinstance(measured, Measurement) or measured.effects is None:
         return {}
     effects, covariance = measured.effects

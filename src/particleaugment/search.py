@@ -20,6 +20,7 @@ from particleaugment.ops import nearest_name
 from particleaugment.policies.particles import ParticlePolicy
 from particleaugment.policies.schedule import Schedule, ScheduleStep
 from particleaugment.probe import EagerTrainee, Learner, Measurement, Progress, Samples, Trainee, probe
+from particleaugment.severity import Severity, measure_severity
 from particleaugment.snapshot import Snapshot
 from particleaugment.transforms import Transform
 
@@ -89,6 +90,7 @@ class ParticleAugment:
         self._snapshot = Snapshot()
         self._samples: Samples | None = None
         self.average: WeightAverage | None = None
+        self.highest_rate = 0.0
 
     @property
     def policy(self) -> ParticlePolicy:
@@ -192,14 +194,28 @@ class ParticleAugment:
             return None
         step = self.steps_taken + 1
 
-        def measure(noised: ParticlePolicy) -> Measurement | Alignment:
-            if self.settings.measure == "gradient":
+        rate = max(float(group["lr"]) for group in trainee.optimizer.param_groups)
+        self.highest_rate = max(self.highest_rate, rate)
+
+        def measure(noised: ParticlePolicy) -> Measurement | Alignment | Severity:
+            if self.settings.measure == "loss":
+                return measure_severity(
+                    noised,
+                    trainee,
+                    labels,
+                    measure_size=self.settings.measure_size,
+                    seed=self.seed,
+                    step=step,
+                    progress=progress,
+                )
+            if self.settings.measure in ("gradient", "direction"):
                 return measure_alignment(
                     noised,
                     trainee,
                     labels,
                     sample_size=self.settings.clone_size,
                     target_size=self.settings.measure_size,
+                    beyond_length=self.settings.measure == "direction",
                     seed=self.seed,
                     step=step,
                     progress=progress,
@@ -217,7 +233,8 @@ class ParticleAugment:
                 progress=progress,
             )
 
-        state, record = filter_step(self.state, self.settings, measure, seed=self.seed, step=step)
+        share = rate / self.highest_rate if self.highest_rate > 0 else 1.0
+        state, record = filter_step(self.state, self.settings, measure, seed=self.seed, step=step, rate_share=share)
         self.state, self.steps_taken = state, step
         self.skipped_steps += record.skip_reason is not None
         self._augment.policy = self.policy
@@ -239,6 +256,7 @@ class ParticleAugment:
             "frozen": self.frozen,
             "steps_taken": self.steps_taken,
             "skipped_steps": self.skipped_steps,
+            "highest_rate": self.highest_rate,
             "augment": self._augment.get_extra_state(),
             "history_starts": torch.tensor([start for start, _ in self._history]),
             "history_particles": torch.stack([state.particles for _, state in self._history]),
@@ -260,6 +278,7 @@ class ParticleAugment:
         self.state = self._history[-1][1]
         self.frozen, self.steps_taken = bool(state["frozen"]), int(state["steps_taken"])
         self.skipped_steps = int(state["skipped_steps"])
+        self.highest_rate = float(state.get("highest_rate", 0.0))
         self._augment.set_extra_state(state["augment"])
         self._augment.policy = self.policy
         if state["average"] is not None:

@@ -27,7 +27,7 @@ def compare(
             metavar="ARM,ARM", help="Arms, separated by commas; also schedule:FILE and name:key=value,key=value."
         ),
     ] = "none,trivialaugment,particles",
-    seeds: Annotated[str, typer.Option(metavar="SEEDS", help="Seeds, as 0-11 or 0,3,7.")] = "0",
+    seeds: Annotated[str, typer.Option("--seeds", metavar="SEEDS", help="Seeds, as 0-11 or 0,3,7.")] = "0",
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="runs/compare-RECIPE if not given.")] = None,
     assignments: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of all arms; repeatable.")

@@ -19,6 +19,7 @@ from particleaugment.filter.effects import OpEffects, op_effects, particle_score
 from particleaugment.filter.resample import ResampleInfo, ancestors, resample
 from particleaugment.filter.state import ParticleSet, effective_sample_size, sparse_init
 from particleaugment.filter.temper import signal_variance, tempered_reweight
+from particleaugment.filter.tilt import tilted_reweight
 from particleaugment.filter.transition import sparse_transition, transition
 from particleaugment.filter.weights import LossDifference, ReweightInfo, relative_loss_difference, reweight
 
@@ -39,5 +40,6 @@ __all__ = [
     "sparse_init",
     "sparse_transition",
     "tempered_reweight",
+    "tilted_reweight",
     "transition",
 ]

@@ -115,7 +115,7 @@ class Session:
                 fill=config.fill,
             )
             self._check_subsets()
-            if config.measure == "gradient":
+            if config.measure in ("gradient", "direction"):
                 self.search.average = self.trainee.average = WeightAverage(self.model.parameters())
 
     def _check_subsets(self) -> None:
@@ -339,8 +339,10 @@ class Session:
                 size if isinstance(size, int) else int(size * total)
                 for size in (config.clone_size, config.measure_size)
             )
-            if config.measure == "gradient":
+            if config.measure in ("gradient", "direction"):
                 step = (2 * clone + 4 * measured) * per_forward
+            elif config.measure == "loss":
+                step = (len(config.ops) + 1) * measured * per_forward
             else:
                 step = config.clone_epochs * clone * per_train
                 step += 2 * (config.num_particles + 1) * measured * per_forward
