@@ -7,11 +7,11 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
+from signal_average import WeightAverage, estimate_batch_statistics
 from torch import Tensor
 from torch.nn import functional
 
 from particleaugment import filter as pf
-from particleaugment.average import WeightAverage, estimate_batch_statistics
 from particleaugment.data import ImageData, epoch_permutation
 from particleaugment.models import build_model
 from particleaugment.ops import OPS
@@ -96,12 +96,27 @@ class StudyTrainee(GraphTrainee):
         """Train one epoch, which the average follows, and return its mean loss."""
         self.model.train()
         order = ids[epoch_permutation(len(ids), seed, epoch)]
-        return self.train(training, order, epoch, progress=quiet) / len(ids)
+        return self.train(training, order, epoch, progress=self._follow) / len(ids)
+
+    def _follow(self, phase: str, done: int, total: int) -> None:
+        self.average.follow(self.model)
+
+    def inputs(self, ids: Tensor, policy: ParticlePolicy | None, epoch_key: int) -> tuple[Tensor, Tensor]:
+        """Return float32 network inputs, under a policy or plain, always-on transforms left out, and targets."""
+        ids = ids.to(self.images.device)
+        pipeline = self._plain if policy is None else self._measuring
+        if policy is not None:
+            pipeline.set_policy(policy)
+            pipeline.set_epoch(epoch_key)
+        return pipeline(self.images, ids, index=ids).float(), self.labels[ids]
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return each sample's loss."""
+        return functional.cross_entropy(logits.float(), targets, reduction="none")
 
     @contextlib.contextmanager
     def averaged_weights(self, batches: Sequence[Tensor]) -> Iterator[None]:
         """Put the averaged weights into the network, with batch statistics estimated anew, and take them out again."""
-        assert self.average is not None
         inputs = [self.inputs(batch, None, 0)[0] for batch in batches]
         with self.average.inside(self.model), estimate_batch_statistics(self.model, inputs):
             yield

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import torch
+from signal_alignment import op_effects, sample_alignments
+from signal_average import estimate_batch_statistics
 from signal_trainee import (
     BATCH,
     SPARSE,
@@ -14,9 +16,6 @@ from signal_trainee import (
 )
 from torch import Tensor
 
-from particleaugment import filter as pf
-from particleaugment.alignment import sample_alignments
-from particleaugment.average import estimate_batch_statistics
 from particleaugment.data import epoch_permutation
 from particleaugment.ops import OPS
 from particleaugment.policies import ParticlePolicy
@@ -71,7 +70,6 @@ def paper(
     table, key = policy(range(len(particles()))), MEASUREMENTS + epoch
     statistics = train_ids[: 8 * 512].split(512)
     found: dict[str, Tensor] = {}
-    assert trainee.average is not None
     kept = [tensor.clone() for tensor in trainee.average.tensors]
 
     def both() -> list[tuple[Tensor, Tensor]]:
@@ -142,8 +140,7 @@ def own_clones(trainee: StudyTrainee, train_ids: Tensor, held_out: Tensor, epoch
 def per_op(training: ParticlePolicy, ids: Tensor, key: int, seed: int, values: Tensor) -> Tensor:
     """Return each op's effect on a number per sample: least squares on which ops were applied, Identity's being 0."""
     program = training.sample(ids.cpu(), key, seed, (32, 32))
-    found = pf.op_effects((program.op != 0)[:, 1:], values)
-    return torch.cat([torch.zeros(1, dtype=torch.float64), found.effects])
+    return torch.cat([torch.zeros(1, dtype=torch.float64), op_effects((program.op != 0)[:, 1:], values)])
 
 
 def scores(effects: Tensor) -> Tensor:

@@ -34,3 +34,12 @@ def test_help_reads_well(path, command, monkeypatch):
     assert (command.help or "").strip()
     for parameter in command.params:
         assert getattr(parameter, "help", None), f"{parameter.name} has no help"
+
+
+@pytest.mark.parametrize(
+    ("path", "command"), COMMANDS, ids=lambda value: " ".join(value) or "all" if isinstance(value, tuple) else ""
+)
+def test_options_are_in_small_letters(path, command):
+    """Some versions of typer take an option's metavar for its name where the two differ in case alone."""
+    for parameter in command.params:
+        assert parameter.param_type_name == "argument" or all(name == name.lower() for name in parameter.opts)

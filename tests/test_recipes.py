@@ -93,7 +93,7 @@ def test_presets_lay_over_any_recipe():
         for preset in PRESETS:
             config = override(get_recipe(name), list(preset_settings(preset)))
             assert config.searches
-            assert config.measure == {"paper": "clone", "improved": "gradient"}[preset]
+            assert config.measure == {"paper": "clone", "improved": "loss"}[preset]
 
 
 def test_an_unknown_preset_is_named():

@@ -56,7 +56,7 @@ def add_commands(app: typer.Typer, clear_errors: Callable[[], AbstractContextMan
         file: Annotated[Path, typer.Argument(metavar="FILE", help="Python file with published lists; it is not run.")],
         source: Annotated[Source, typer.Option("--from", help="The project that published it.")],
         name: Annotated[
-            str | None, typer.Option(metavar="NAME", help="Variable or function to take, of several.")
+            str | None, typer.Option("--name", metavar="NAME", help="Variable or function to take, of several.")
         ] = None,
         out: Out = None,
     ) -> None:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from particleaugment import filter as pf
-from particleaugment.alignment import Alignment
 from particleaugment.filter.resample import SCHEMES
 from particleaugment.ops import OPS, nearest_name
 from particleaugment.policies.particles import ParticlePolicy
@@ -21,9 +20,9 @@ from particleaugment.severity import Severity
 __all__ = ["FilterRecord", "FilterSettings", "filter_step"]
 
 _CHOICES = {
-    "measure": ("clone", "loss", "gradient", "direction", "none"),
+    "measure": ("clone", "loss", "none"),
     "transition": ("gaussian", "sparse"),
-    "update": ("paper", "tempered", "tilted"),
+    "update": ("paper", "tilted"),
     "resampling": SCHEMES,
 }
 
@@ -49,8 +48,6 @@ class FilterSettings:
         velocity: Drift c, subtracted at every transition: one number or one per op.
         update: ``paper`` for factors (tanh(δ - 1) + 1)^η, ``tempered`` for scores shrunk by their errors.
         eta: Strength of the weight update, η.
-        forgetting: Of the tempered update: what remains of the log-weights from step to step.
-        floor: Of the tempered update: share of the weight that is spread evenly.
         alpha: Resample when the effective sample size falls under α·r.
         resampling: ``systematic``, ``multinomial``, ``stratified`` or ``residual``.
         reset_filter: Whether every step starts from the first particles again, as in the authors' released code.
@@ -78,8 +75,6 @@ class FilterSettings:
     velocity: float | tuple[float, ...] = 0.0
     update: str = "paper"
     eta: float = 1.0
-    forgetting: float = 0.9
-    floor: float = 0.05
     alpha: float = 0.8
     resampling: str = "systematic"
     reset_filter: bool = False
@@ -107,15 +102,13 @@ class FilterSettings:
             valid = size >= 1 if isinstance(size, int) else isinstance(size, float) and 0 < size < 1
             if isinstance(size, bool) or not valid:
                 raise ValueError(f"{name} must be a number of samples or a fraction between 0 and 1, got {size!r}")
-        if self.measure in ("gradient", "direction") and self.update != "tempered":
-            raise ValueError(
-                f"measure={self.measure} gives scores with errors and no ratio to 1; set update=tempered with it"
-            )
         if (self.measure == "loss") != (self.update == "tilted") and self.measure != "none":
             raise ValueError(
                 f"measure={self.measure} and update={self.update} do not go together: severities are what "
                 "update=tilted steers by; set measure=loss with it, and only with it"
             )
+        if self.measure == "loss" and self.measure_size == 1:
+            raise ValueError("measure_size must be at least 2 with measure=loss: one sample cannot tell its error")
         # Everything else is checked by the functions that use it, on the smallest input, before any long work.
         state = self.initial_state(seed=0)
         self.policy(state)
@@ -148,11 +141,6 @@ class FilterSettings:
         """Return the particles after the weight update; ``target`` is the severity that a tilted one steers to."""
         if self.update == "tilted":
             return pf.tilted_reweight(state, scores, standard_errors, target=target, degrees=len(self.ops))
-        if self.update == "tempered":
-            return pf.tempered_reweight(
-                state, scores, standard_errors, eta=self.eta, forgetting=self.forgetting, floor=self.floor,
-                degrees=len(self.ops) if self.measure in ("gradient", "direction") else None,
-            )  # fmt: skip
         return pf.reweight(state, scores, eta=self.eta)
 
     def prior_severity(self, effects: pf.OpEffects | None) -> float:
@@ -204,7 +192,7 @@ class FilterRecord:
 def filter_step(
     state: pf.ParticleSet,
     settings: FilterSettings,
-    measure: Callable[[ParticlePolicy], Measurement | Alignment | Severity],
+    measure: Callable[[ParticlePolicy], Measurement | Severity],
     *,
     seed: int,
     step: int,
@@ -260,7 +248,7 @@ def filter_step(
 
 
 def _scores(
-    measured: Measurement | Alignment | Severity, policy: ParticlePolicy
+    measured: Measurement | Severity, policy: ParticlePolicy
 ) -> tuple[Tensor, Tensor, float | None, str | None]:
     """Return the particles' scores, their errors, d0 where there is one, and why they must not be used, if so."""
     if isinstance(measured, Measurement):
@@ -270,13 +258,12 @@ def _scores(
         return difference.delta, errors, difference.d0, difference.skip_reason
     if measured.effects is None:
         nothing = torch.full((len(policy.particles),), torch.nan, dtype=torch.float64)
-        loss = measured.loss if isinstance(measured, Severity) else measured.target_loss
-        reason = f"some losses are not finite (D_vp's mean is {loss:.6g}), so the ops' effects are not known"
+        reason = f"some losses are not finite (D_vp's mean is {measured.loss:.6g}), so the ops' effects are not known"
         return nothing, nothing, None, reason
     return *pf.particle_scores(policy.particles, measured.effects), None, None
 
 
-def _effects(measured: Measurement | Alignment | Severity) -> dict[str, tuple[float, ...]]:
+def _effects(measured: Measurement | Severity) -> dict[str, tuple[float, ...]]:
     if isinstance(measured, Measurement) or measured.effects is None:
         return {}
     effects, covariance = measured.effects

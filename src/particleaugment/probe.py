@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from particleaugment.augment import Augment
-from particleaugment.average import WeightAverage
 from particleaugment.data.split import disjoint_stratified_subsets, epoch_permutation
 from particleaugment.executors import apply
 from particleaugment.learner import Learner, NonFiniteLoss, Samples
@@ -83,19 +82,6 @@ class Trainee(Protocol):
         """Sum of the losses over those batches, the given start value included."""
         ...
 
-    @property
-    def average(self) -> WeightAverage | None:
-        """Its averaged weights, where they are kept."""
-        ...
-
-    def inputs(self, ids: Tensor, policy: ParticlePolicy | None, epoch_key: int) -> tuple[Tensor, Tensor]:
-        """Return network inputs, under a policy or plain, always-on transforms left out, and targets."""
-        ...
-
-    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return each sample's loss."""
-        ...
-
     def aside(self) -> AbstractContextManager[None]:
         """Put accumulated gradients aside while a clone trains."""
         ...
@@ -132,7 +118,6 @@ class EagerTrainee:
         batch_size: Samples per step.
         batches_done: Batches of the present or last call of ``train``.
         loss_sum: Sum of the losses over those.
-        average: Averaged weights, which follow the training, where they are wanted.
     """
 
     learner: Learner
@@ -141,7 +126,6 @@ class EagerTrainee:
     batch_size: int
     batches_done: int = 0
     loss_sum: float = 0.0
-    average: WeightAverage | None = None
     _measured: tuple[Tensor, Tensor, Tensor] | None = None
 
     @property
@@ -195,8 +179,6 @@ class EagerTrainee:
             loss = self.learner.train_batch(self.augment(images.to(self.learner.device), mine), targets, weight)
             self.loss_sum += loss * len(batch)
             self.batches_done += 1
-            if self.average is not None and phase == "train":
-                self.average.follow(self.model)
             progress(phase, self.batches_done, len(batches))
         self.learner.flush()
         self.ranks.equalise_buffers(self.model)
@@ -240,21 +222,6 @@ class EagerTrainee:
         clean = torch.cat([self.learner.losses(*part) for part in parts])
         whole = self.ranks.collect(torch.cat([losses.view(particles, count), clean[None]]), len(ids))
         return whole[:-1], whole[-1]
-
-    def inputs(self, ids: Tensor, policy: ParticlePolicy | None, epoch_key: int) -> tuple[Tensor, Tensor]:
-        """Return network inputs, under a policy or plain, always-on transforms left out, and targets."""
-        images, targets = self.samples.gather(ids)
-        images, augment = images.to(self.learner.device), self.augment
-        if policy is not None:
-            size = (images.shape[-2], images.shape[-1])
-            program = policy.sample(ids, epoch_key, augment.seed, size)
-            images = apply(images, program, executor=augment.executor, resample=augment.resample, fill=augment.fill)
-        return self.learner.preprocess(images), targets.to(self.learner.device)
-
-    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return each sample's loss."""
-        logits = getattr(logits, "logits", logits)
-        return self.learner.loss(logits.float(), targets)
 
     @torch.no_grad()
     def evaluate(self, images: Tensor, labels: Tensor) -> tuple[float, float]:

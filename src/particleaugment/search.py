@@ -12,9 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from particleaugment import filter as pf
-from particleaugment.alignment import Alignment, measure_alignment
 from particleaugment.augment import Augment
-from particleaugment.average import WeightAverage
 from particleaugment.filtering import FilterRecord, FilterSettings, filter_step
 from particleaugment.ops import nearest_name
 from particleaugment.policies.particles import ParticlePolicy
@@ -89,7 +87,6 @@ class ParticleAugment:
         self._history: list[tuple[int, pf.ParticleSet]] = [(1, self.state)]
         self._snapshot = Snapshot()
         self._samples: Samples | None = None
-        self.average: WeightAverage | None = None
         self.highest_rate = 0.0
 
     @property
@@ -114,15 +111,6 @@ class ParticleAugment:
     def augmentation(self) -> Augment:
         """What :meth:`augment` calls; its policy follows the search, also in workers of a data loader that run."""
         return self._augment
-
-    def track(self, model: nn.Module) -> None:
-        """Follow the weights' average; with ``measure="gradient"``, call it after every optimizer step.
-
-        Without it gradients are measured at the weights of the moment, which at a high learning rate says less.
-        """
-        if self.average is None:
-            self.average = WeightAverage(model.parameters())
-        self.average.follow(model)
 
     def freeze(self) -> None:
         """Stop the filter: from now on :meth:`step` does nothing and the policy stays."""
@@ -170,7 +158,7 @@ class ParticleAugment:
         learner = Learner(model, optimizer, loss, preprocess, autocast, scaler, accumulate, max_grad_norm)
         samples = self._samples_of(dataset)
         augment = self.training_augmentation()
-        trainee = EagerTrainee(learner, samples, augment, batch_size, average=self.average)
+        trainee = EagerTrainee(learner, samples, augment, batch_size)
         return self.step_with(trainee, samples.labels, progress)
 
     def training_augmentation(self) -> Augment:
@@ -197,25 +185,13 @@ class ParticleAugment:
         rate = max(float(group["lr"]) for group in trainee.optimizer.param_groups)
         self.highest_rate = max(self.highest_rate, rate)
 
-        def measure(noised: ParticlePolicy) -> Measurement | Alignment | Severity:
+        def measure(noised: ParticlePolicy) -> Measurement | Severity:
             if self.settings.measure == "loss":
                 return measure_severity(
                     noised,
                     trainee,
                     labels,
                     measure_size=self.settings.measure_size,
-                    seed=self.seed,
-                    step=step,
-                    progress=progress,
-                )
-            if self.settings.measure in ("gradient", "direction"):
-                return measure_alignment(
-                    noised,
-                    trainee,
-                    labels,
-                    sample_size=self.settings.clone_size,
-                    target_size=self.settings.measure_size,
-                    beyond_length=self.settings.measure == "direction",
                     seed=self.seed,
                     step=step,
                     progress=progress,
@@ -260,7 +236,6 @@ class ParticleAugment:
             "augment": self._augment.get_extra_state(),
             "history_starts": torch.tensor([start for start, _ in self._history]),
             "history_particles": torch.stack([state.particles for _, state in self._history]),
-            "average": None if self.average is None else self.average.state_dict(),
             "history_log_weights": torch.stack([state.log_weights for _, state in self._history]),
         }
 
@@ -281,10 +256,6 @@ class ParticleAugment:
         self.highest_rate = float(state.get("highest_rate", 0.0))
         self._augment.set_extra_state(state["augment"])
         self._augment.policy = self.policy
-        if state["average"] is not None:
-            if self.average is None:
-                self.average = WeightAverage(state["average"]["tensors"])
-            self.average.load_state_dict(state["average"])
 
     def _samples_of(self, dataset: Any) -> Samples:
         if isinstance(dataset, Samples):

@@ -15,11 +15,10 @@ One step of the filter, given the losses measured for each particle:
 (True, 4.0)
 """
 
-from particleaugment.filter.effects import OpEffects, op_effects, particle_scores
+from particleaugment.filter.effects import OpEffects, particle_scores
 from particleaugment.filter.resample import ResampleInfo, ancestors, resample
 from particleaugment.filter.state import ParticleSet, effective_sample_size, sparse_init
-from particleaugment.filter.temper import signal_variance, tempered_reweight
-from particleaugment.filter.tilt import tilted_reweight
+from particleaugment.filter.tilt import signal_variance, tilted_reweight
 from particleaugment.filter.transition import sparse_transition, transition
 from particleaugment.filter.weights import LossDifference, ReweightInfo, relative_loss_difference, reweight
 
@@ -31,7 +30,6 @@ __all__ = [
     "ReweightInfo",
     "ancestors",
     "effective_sample_size",
-    "op_effects",
     "particle_scores",
     "relative_loss_difference",
     "resample",
@@ -39,7 +37,6 @@ __all__ = [
     "signal_variance",
     "sparse_init",
     "sparse_transition",
-    "tempered_reweight",
     "tilted_reweight",
     "transition",
 ]

@@ -9,10 +9,32 @@ from torch import Tensor
 
 from particleaugment.filter._checks import Numbers, as_float64, as_real
 from particleaugment.filter.state import ParticleSet, effective_sample_size
-from particleaugment.filter.temper import signal_variance
 from particleaugment.filter.weights import ReweightInfo
 
-__all__ = ["tilted_reweight"]
+__all__ = ["signal_variance", "tilted_reweight"]
+
+
+def signal_variance(scores: Tensor, variances: Tensor, degrees: int | None = None) -> float:
+    """Return how much of the scores' variance is more than their errors explain, 0 if that could be chance.
+
+    The sample variance of d independent pure-noise scores exceeds its mean by two of its standard errors,
+    sqrt(2 / (d-1)) of it each, about once in forty times; what lies below that is counted as noise.
+
+    Args:
+        scores: one number per particle.
+        variances: the squares of their errors.
+        degrees: d, where scores come from fewer independent numbers than there are particles.
+
+    >>> signal_variance(torch.tensor([-1.0, 1.0, -1.0, 1.0]), torch.full((4,), 9.0))
+    0.0
+    >>> signal_variance(torch.tensor([-1.0, 1.0, -1.0, 1.0]), torch.zeros(4)) > 1
+    True
+    """
+    degrees = min(len(scores), degrees or len(scores))
+    if degrees < 2:
+        return 0.0
+    noise = float(variances.mean()) * (1.0 + 2.0 * math.sqrt(2.0 / (degrees - 1)))
+    return max(0.0, float(scores.var(correction=1)) - noise)
 
 
 def tilted_reweight(

@@ -17,9 +17,9 @@ PRESETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             *("sigma=0.05", "alpha=0.8"),
         ),
         "improved": (
-            *("policy=particles", "measure=gradient", "transition=sparse", "update=tempered"),
-            *("sigma=0.02", "eta=0.5", "alpha=0.5", "start_value=0.25", "unit_vectors=false", "velocity=0"),
-            *("clone_size=0.16", "measure_size=0.04"),
+            *("policy=particles", "measure=loss", "transition=sparse", "update=tilted"),
+            *("sigma=0.05", "alpha=0.5", "start_value=0.33", "nonzero=3", "m=10", "unit_vectors=false", "velocity=0"),
+            *("measure_size=0.01",),
         ),
     }
 )

@@ -95,8 +95,6 @@ class Config:
     velocity: float | tuple[float, ...] = 0.0
     update: str = "paper"
     eta: float = 1.0
-    forgetting: float = 0.9
-    floor: float = 0.05
     alpha: float = 0.8
     resampling: str = "systematic"
     reset_filter: bool = False

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from particleaugment.average import WeightAverage
 from particleaugment.executors.fused import FusedPipeline
 from particleaugment.policies import Identity, ParticlePolicy, Policy
 from particleaugment.probe import NonFiniteLoss, Progress
@@ -71,7 +70,6 @@ class GraphTrainee:
         self.model, self.optimizer = model, optimizer
         self.scaler: torch.amp.GradScaler | None = None
         self.batches_done = 0
-        self.average: WeightAverage | None = None
         self.images, self.labels, self.batch_size = images, labels, batch_size
         self.autocast, self.say = autocast, say
         device, height, width = images.device, images.shape[-2], images.shape[-1]
@@ -121,8 +119,6 @@ class GraphTrainee:
             assert replay is not None
             replay()
             self.batches_done = number + 1
-            if self.average is not None and phase == "train":
-                self.average.follow(self.model)
             if (number + 1) % _QUEUE == 0:
                 torch.cuda.current_stream().synchronize()
             progress(phase, number + 1, total)
@@ -130,8 +126,6 @@ class GraphTrainee:
             tail = self._order[whole * self.batch_size : len(ids)]
             self._step(tail, self.model)
             self.batches_done = total
-            if self.average is not None and phase == "train":
-                self.average.follow(self.model)
             progress(phase, total, total)
         return self.loss_sum
 
@@ -161,19 +155,6 @@ class GraphTrainee:
             progress(phase, number + 1, len(chunks))
         clean = self._losses(self._plain(self.images, ids, index=ids), self.labels[ids], self.model)
         return losses.view(particles, count).cpu(), clean.to("cpu", torch.float64)
-
-    def inputs(self, ids: Tensor, policy: ParticlePolicy | None, epoch_key: int) -> tuple[Tensor, Tensor]:
-        """Return float32 network inputs, under a policy or plain, always-on transforms left out, and targets."""
-        ids = ids.to(self.images.device)
-        pipeline = self._plain if policy is None else self._measuring
-        if policy is not None:
-            pipeline.set_policy(policy)
-            pipeline.set_epoch(epoch_key)
-        return pipeline(self.images, ids, index=ids).float(), self.labels[ids]
-
-    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return each sample's loss."""
-        return functional.cross_entropy(logits.float(), targets, reduction="none")
 
     @torch.no_grad()
     def evaluate(self, images: Tensor, labels: Tensor) -> tuple[float, float]:

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from particleaugment.average import WeightAverage
 from particleaugment.bench.timing import fastest
 from particleaugment.data import disjoint_stratified_subsets, epoch_permutation
 from particleaugment.policies import Policy, Schedule
@@ -115,8 +114,6 @@ class Session:
                 fill=config.fill,
             )
             self._check_subsets()
-            if config.measure in ("gradient", "direction"):
-                self.search.average = self.trainee.average = WeightAverage(self.model.parameters())
 
     def _check_subsets(self) -> None:
         sizes = [self.config.clone_size, self.config.measure_size]
@@ -339,9 +336,7 @@ class Session:
                 size if isinstance(size, int) else int(size * total)
                 for size in (config.clone_size, config.measure_size)
             )
-            if config.measure in ("gradient", "direction"):
-                step = (2 * clone + 4 * measured) * per_forward
-            elif config.measure == "loss":
+            if config.measure == "loss":
                 step = (len(config.ops) + 1) * measured * per_forward
             else:
                 step = config.clone_epochs * clone * per_train

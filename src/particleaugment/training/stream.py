@@ -15,7 +15,6 @@ from typing import NamedTuple, Protocol, cast
 import torch
 from torch import Tensor, nn
 
-from particleaugment.average import WeightAverage
 from particleaugment.data.reader import Reader
 from particleaugment.data.streamed import FolderData
 from particleaugment.executors import apply
@@ -204,7 +203,6 @@ class StreamTrainee:
         parts = {TRAIN: data.train, PLAIN: data.plain, TEST: data.test}
         self.reader = Reader(parts, workers, ahead=2 * batch_size, pin_memory=self.device.type == "cuda")
         self.batches_done = 0
-        self.average: WeightAverage | None = None
         self.loss_sum = 0.0
         self._measured: tuple[Tensor, Tensor, Tensor] | None = None
         self._compiled: Learner | None = None
@@ -269,8 +267,6 @@ class StreamTrainee:
                 loss = self._step(self.pipelines.training(images, mine), labels, weight)
                 self.loss_sum += loss * len(batch)
                 self.batches_done += 1
-                if self.average is not None and phase == "train":
-                    self.average.follow(self.model)
                 progress(phase, self.batches_done, len(batches))
         self.ranks.equalise_buffers(self.model)
         return self.loss_sum
@@ -306,20 +302,6 @@ class StreamTrainee:
         table = torch.cat([torch.cat(losses).view(particles, count), torch.cat(clean)[None]])
         whole = self.ranks.collect(table, len(ids))
         return whole[:-1], whole[-1]
-
-    def inputs(self, ids: Tensor, policy: ParticlePolicy | None, epoch_key: int) -> tuple[Tensor, Tensor]:
-        """Return float32 network inputs, under a policy or plain, always-on transforms left out, and targets."""
-        with self.reader.guarded():
-            images, labels, samples = self._gather(PLAIN, ids.cpu())
-        pipeline = self.pipelines.plain if policy is None else self.pipelines.measuring
-        if policy is not None:
-            pipeline.set_policy(policy)
-            pipeline.set_epoch(epoch_key)
-        return pipeline(images, samples).float(), labels
-
-    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return each sample's loss."""
-        return self.learner.loss(logits.float(), targets)
 
     @torch.no_grad()
     def evaluate(self, count: int | None, progress: Progress) -> tuple[float, float]:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-__all__ = ["WeightAverage", "estimate_batch_statistics"]
 
 EVERY = 8
 """Steps from one update of an average to the next."""
@@ -21,17 +18,6 @@ class WeightAverage:
     Args:
         parameters: The network's parameters, the first average.
         steps: Memory of the average, in training steps.
-
-    >>> model = nn.Linear(1, 1, bias=False)
-    >>> _ = nn.init.zeros_(model.weight)
-    >>> average = WeightAverage(model.parameters(), steps=16)
-    >>> _ = nn.init.ones_(model.weight)
-    >>> for _ in range(16):
-    ...     average.follow(model)
-    >>> with average.inside(model):
-    ...     inside = float(model.weight)
-    >>> 0.5 < inside < 1, float(model.weight)
-    (True, 1.0)
     """
 
     def __init__(self, parameters: Iterable[Tensor], steps: int = 800):
@@ -44,39 +30,19 @@ class WeightAverage:
         """Take a training step into account; only every eighth costs anything."""
         self.steps_seen += 1
         if self.steps_seen % EVERY == 0:
-            torch._foreach_lerp_(self._beside(model), _tensors(model), 1.0 - self.decay)
+            torch._foreach_lerp_(self.tensors, _tensors(model), 1.0 - self.decay)
 
     @contextmanager
     def inside(self, model: nn.Module) -> Iterator[None]:
         """Put the average into the network for a block, and the network's own parameters back after it."""
         kept = [tensor.clone() for tensor in _tensors(model)]
         with torch.no_grad():
-            torch._foreach_copy_(_tensors(model), self._beside(model))
+            torch._foreach_copy_(_tensors(model), self.tensors)
         try:
             yield
         finally:
             with torch.no_grad():
                 torch._foreach_copy_(_tensors(model), kept)
-
-    def _beside(self, model: nn.Module) -> list[Tensor]:
-        """Return the average on the network's device; a loaded one may lie elsewhere at first."""
-        device = next(model.parameters()).device
-        if self.tensors[0].device != device:
-            self.tensors = [tensor.to(device) for tensor in self.tensors]
-        return self.tensors
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything needed to continue, as tensors and plain values."""
-        return {"steps_seen": self.steps_seen, "tensors": self.tensors}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from :meth:`state_dict`, of an average of the same network."""
-        kept = state["tensors"]
-        if [tensor.shape for tensor in kept] != [tensor.shape for tensor in self.tensors]:
-            raise ValueError("the saved average of the weights belongs to another network")
-        for tensor, value in zip(self.tensors, kept):
-            tensor.copy_(value)
-        self.steps_seen = int(state["steps_seen"])
 
 
 def _tensors(model: nn.Module) -> list[Tensor]:

@@ -1,0 +1,159 @@
+"""Severity measured op by op, and a search that steers by it."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import particleaugment as pa
+from particleaugment import filter as pf
+from particleaugment.data.split import disjoint_stratified_subsets
+from particleaugment.probe import EagerTrainee, Learner, Samples
+from particleaugment.severity import measure_severity
+
+SETTINGS = {
+    "num_particles": 16, "nonzero": 3, "start_value": 0.33, "m": 10, "measure": "loss", "transition": "sparse",
+    "update": "tilted", "alpha": 0.5, "measure_size": 64,
+}  # fmt: skip
+
+
+def problem(seed=0, count=400):
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(count) % 4
+    noise = torch.randint(0, 70, (count, 3, 8, 8), generator=generator)
+    images = (noise + 60 * labels[:, None, None, None]).to(torch.uint8)  # brightness tells the classes apart
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 36, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    learner = Learner(model, optimizer, nn.CrossEntropyLoss(reduction="none"), lambda x: x / 255.0)
+    trainee = EagerTrainee(learner, Samples((images, labels)), pa.Augment(pa.parse("none"), 0), 32)
+    return trainee, labels
+
+
+def fitted(epochs=4):
+    trainee, labels = problem()
+    trainee.model.train()
+    for epoch in range(1, epochs + 1):
+        order = torch.randperm(400, generator=torch.Generator().manual_seed(epoch))
+        trainee.train(pa.parse("none"), order, epoch, progress=lambda *_: None)
+    return trainee, labels
+
+
+def policy(m=10, ops=pa.OPS):
+    return pa.ParticlePolicy(torch.full((2, len(ops)), 0.1), torch.ones(2), m=m, ops=ops)
+
+
+def test_effects_are_mean_rises_of_the_loss():
+    trainee, labels = fitted()
+    found = measure_severity(policy(), trainee, labels, measure_size=80, seed=3, step=5)
+    ids = disjoint_stratified_subsets(labels, [80], 3, 5)[0]
+    trainee.model.eval()
+    images, targets = trainee.samples.gather(ids)
+    plain = trainee.learner.losses(images, targets).double()
+    for name in ("Solarize", "Rotate", "Brightness"):
+        one = torch.zeros(1, 15, dtype=torch.float64)
+        one[0, pa.OPS.index(name)] = 1.0
+        program = pa.ParticlePolicy(one, [1.0], m=10).sample_particle(
+            torch.zeros(80, dtype=torch.int64), ids, (1 << 31) + 5, 0, (8, 8)
+        )
+        rises = trainee.learner.losses(pa.apply(images, program), targets).double() - plain
+        index = pa.OPS.index(name)
+        assert float(found.effects.effects[index]) == pytest.approx(float(rises.mean()), rel=1e-4, abs=1e-5)
+        error = float(rises.std()) / 80**0.5
+        assert float(found.effects.covariance[index, index].sqrt()) == pytest.approx(error, rel=1e-3, abs=1e-6)
+    assert found.loss == pytest.approx(float(plain.mean()), rel=1e-5)
+
+
+def test_identity_is_not_severe_and_inversion_is():
+    trainee, labels = fitted()
+    effects, covariance = measure_severity(policy(), trainee, labels, measure_size=200, seed=0, step=1).effects
+    assert float(effects[pa.OPS.index("Identity")]) == 0
+    solarize = pa.OPS.index("Solarize")  # level 10 inverts the brightness that tells the classes apart
+    assert float(effects[solarize]) > 10 * float(covariance[solarize, solarize].sqrt())
+
+
+def test_everything_is_as_before():
+    trainee, labels = fitted(epochs=1)
+    trainee.model.train()
+    trainee.model[1].eval()  # a mode of its own must survive
+    before = copy.deepcopy((trainee.model.state_dict(), trainee.optimizer.state_dict()))
+    modes = [module.training for module in trainee.model.modules()]
+    measure_severity(policy(), trainee, labels, measure_size=64, seed=0, step=1)
+    for old, new in zip(before, (trainee.model.state_dict(), trainee.optimizer.state_dict())):
+        torch.testing.assert_close(new, old, rtol=0, atol=0)
+    assert [module.training for module in trainee.model.modules()] == modes
+
+
+def test_severity_follows_the_learning_rate_down():
+    trainee, labels = fitted()
+    search = pa.ParticleAugment(**SETTINGS)
+    severities = []
+    for rate in (0.05, 0.04, 0.03, 0.02, 0.01, 0.005, 0.0):
+        trainee.optimizer.param_groups[0]["lr"] = rate
+        record = search.step_with(trainee, labels)
+        effects = torch.tensor(record.effects, dtype=torch.float64)
+        mean = float(search.state.weights @ search.state.particles @ effects)
+        severities.append(mean / (3 * 0.33 * float(effects.mean())))
+    assert severities[0] == pytest.approx(1.0, abs=0.2)
+    assert severities[3] == pytest.approx(0.4, abs=0.2)
+    assert severities[-1] < 0.15
+
+
+def test_at_a_constant_learning_rate_severity_stays():
+    trainee, labels = fitted()
+    search = pa.ParticleAugment(**SETTINGS)
+    for _ in range(6):
+        record = search.step_with(trainee, labels)
+        effects = torch.tensor(record.effects, dtype=torch.float64)
+        mean = float(search.state.weights @ search.state.particles @ effects)
+        assert mean == pytest.approx(3 * 0.33 * float(effects.mean()), rel=0.25)
+
+
+def test_a_search_by_severity_resumes():
+    trainee, labels = fitted()
+    search, again = pa.ParticleAugment(**SETTINGS), pa.ParticleAugment(**SETTINGS)
+    for epoch, rate in enumerate((0.05, 0.03), 1):
+        search.set_epoch(epoch)
+        trainee.optimizer.param_groups[0]["lr"] = rate
+        record = search.step_with(trainee, labels)
+    assert len(record.delta) == 16
+    assert len(record.effects) == len(record.effect_errors) == 15
+    assert record.d0 is None
+    again.load_state_dict(search.state_dict())
+    search.set_epoch(3)
+    again.set_epoch(3)
+    assert again.step_with(trainee, labels) == search.step_with(trainee, labels)
+    assert again.state == search.state
+
+
+def test_losses_that_are_not_finite_are_no_measurement():
+    trainee, labels = problem()
+    with torch.no_grad():
+        trainee.model[0].weight.fill_(float("nan"))
+    assert measure_severity(policy(), trainee, labels, measure_size=32, seed=0, step=1).effects is None
+    search = pa.ParticleAugment(**SETTINGS)
+    before = search.state
+    record = search.step_with(trainee, labels)
+    assert "not finite" in record.skip_reason
+    assert search.skipped_steps == 1
+    assert torch.equal(search.state.weights, before.weights)
+
+
+@pytest.mark.parametrize("given", [{"measure": "loss"}, {"update": "tilted"}])
+def test_severities_and_the_tilted_update_go_together(given):
+    with pytest.raises(ValueError, match="set measure=loss with it"):
+        pa.ParticleAugment(**given)
+
+
+def test_one_sample_cannot_tell_its_error():
+    with pytest.raises(ValueError, match="measure_size"):
+        pa.ParticleAugment(**SETTINGS | {"measure_size": 1})
+
+
+def test_the_frozen_copy_needs_no_measurement():
+    trainee, labels = problem()
+    search = pa.ParticleAugment(**SETTINGS | {"measure": "none"})
+    record = search.step_with(trainee, labels)
+    assert record.delta == ()
+    assert pf.effective_sample_size(search.state) == pytest.approx(16)
