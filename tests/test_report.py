@@ -99,11 +99,13 @@ def test_everything_is_told(page):
     assert "--set epochs=100" in page
 
 
-def test_effects_of_ops_are_shown_where_gradients_are_measured():
+def test_severities_are_shown_where_they_are_measured():
     measured = {"d0": None, "effects": [0.1] * 15, "effect_errors": [0.05] * 15}
+    measured |= {"severity": 0.2, "wanted_severity": 0.3}
     lines = [line | measured if line["kind"] == "filter" else line for line in records(epochs=5)]
     shown = render(history(config_of(epochs=5), lines, ParticleAugment(seed=0).schedule(5)))
-    assert "gradient alignment" in shown
+    assert "by how much each op alone raises" in shown
+    assert "what the filter steered to" in shown
     assert "relative to plain images" not in shown, "there is no δ"
     assert "SolarizeAdd" in shown
     check_well_formed(shown)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,13 +41,14 @@ class FilterSettings:
         m: Level shared by all ops.
         start_value: Start probability of those ops.
         unit_vectors: Whether the first particles hold one op each.
-        measure: ``clone`` for the paper's relative loss difference, ``gradient`` for gradient alignment (see
-            :mod:`particleaugment.alignment`), ``none`` for no measurement and no update.
+        measure: ``clone`` for the paper's relative loss difference, ``loss`` for the ops' severities (see
+            :mod:`particleaugment.severity`), ``none`` for no measurement and no update.
         shuffle_scores: Whether scores are permuted among the particles, as a control.
         transition: ``gaussian`` for the paper's, ``sparse`` for one that keeps l active ops a particle.
         sigma: Standard deviation of the transition's noise.
         velocity: Drift c, subtracted at every transition: one number or one per op.
-        update: ``paper`` for factors (tanh(δ - 1) + 1)^η, ``tempered`` for scores shrunk by their errors.
+        update: ``paper`` for factors (tanh(δ - 1) + 1)^η, ``tilted`` for the weights nearest to the old ones that give
+            the policy the wanted severity.
         eta: Strength of the weight update, η.
         alpha: Resample when the effective sample size falls under α·r.
         resampling: ``systematic``, ``multinomial``, ``stratified`` or ``residual``.
@@ -55,8 +57,8 @@ class FilterSettings:
         every: Epochs from one filter step to the next, i_f.
         warmup: First epoch after which a step may follow.
         clone_epochs: Epochs of clone training, e_p.
-        clone_size: Samples in D_tp, what a clone trains on or whose gradients are judged: a number, or a fraction of
-            the data (the paper's 25,600 of 50,000).
+        clone_size: Samples in D_tp, what a clone trains on: a number, or a fraction of the data (the paper's 25,600 of
+            50,000).
         measure_size: Samples in D_vp, likewise.
         order: ``fixed`` or ``random`` order of the ops.
         semantics: Name of the mapping from level to argument.
@@ -164,11 +166,12 @@ class FilterRecord:
     Attributes:
         step: Number of the step, from 1.
         d0: Summed loss that the clone shed on plain samples; None where no clone is measured.
-        delta: δ, or the score by gradient alignment, of each particle; nan where it has no value, empty where nothing
-            is measured.
+        delta: δ, or the severity, of each particle; nan where it has no value, empty where nothing is measured.
         standard_error: Standard error of each.
-        effects: Effect of each op, where gradients are measured.
+        effects: Severity of each op, by how much it raises the loss, where that is measured.
         effect_errors: Their standard errors.
+        severity: Mean severity of the new policy, where ops' severities are known.
+        wanted_severity: What the update steered to.
         skip_reason: Why the update was left out, in a sentence, or None.
         effective_sample_size: N_eff after the update, before resampling.
         resampled: Whether the particles were resampled.
@@ -186,6 +189,8 @@ class FilterRecord:
     ops_per_image: float
     effects: tuple[float, ...] = ()
     effect_errors: tuple[float, ...] = ()
+    severity: float | None = None
+    wanted_severity: float | None = None
     seconds: Mapping[str, float] = field(compare=False)
 
 
@@ -241,7 +246,7 @@ def filter_step(
         effective_sample_size=size,
         resampled=resampled,
         ops_per_image=settings.policy(new_state).ops_per_image,
-        **_effects(measured),
+        **_severities(measured, settings.policy(new_state), target),
         seconds=dict(measured.seconds) | {"filter": (before - start) + (time.perf_counter() - after)},
     )
     return new_state, record
@@ -263,12 +268,16 @@ def _scores(
     return *pf.particle_scores(policy.particles, measured.effects), None, None
 
 
-def _effects(measured: Measurement | Severity) -> dict[str, tuple[float, ...]]:
+def _severities(measured: Measurement | Severity, policy: ParticlePolicy, wanted: float) -> dict[str, Any]:
     if isinstance(measured, Measurement) or measured.effects is None:
         return {}
     effects, covariance = measured.effects
-    errors = covariance.diagonal().sqrt()
-    return {"effects": tuple(effects.tolist()), "effect_errors": tuple(errors.tolist())}
+    return {
+        "effects": tuple(effects.tolist()),
+        "effect_errors": tuple(covariance.diagonal().sqrt().tolist()),
+        "severity": float(policy.weights @ (policy.particles @ effects)),
+        "wanted_severity": wanted,
+    }
 
 
 def _unmeasured(state: pf.ParticleSet, settings: FilterSettings, step: int, seconds: float) -> FilterRecord:

@@ -165,10 +165,10 @@ def _filter_story(run: RunHistory) -> list[str]:
         ),
         figure(
             plots.effects_of_last_step(run),
-            "What each op does to gradient alignment: above 0, training on images with the op lowers other images' "
-            "loss more than training on images without it. Lines are standard errors; a particle's score is the sum "
-            "over its ops, weighted by their probabilities.",
+            "Severity: by how much each op alone raises the network's loss on training images. Lines are standard "
+            "errors; a particle's severity is the sum over its ops, weighted by their probabilities.",
         ),
+        figure(plots.severity(run), "Severity of the whole policy: what the filter steered to, and what it reached."),
         _skips(run),
     ]
 

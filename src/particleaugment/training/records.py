@@ -70,6 +70,7 @@ _FIELDS: Mapping[str, Mapping[str, _Rule]] = {
     },
 }
 _OPTIONAL = {"ops_per_image": _NOT_NEGATIVE, "effects": _NUMBERS, "effect_errors": _NUMBERS}
+_OPTIONAL |= dict.fromkeys(("severity", "wanted_severity"), _NUMBER_OR_NULL)
 
 
 def check_record(record: Any) -> None:
