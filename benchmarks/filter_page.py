@@ -17,6 +17,7 @@ from signal_statistics import ranks, summary
 from particleaugment.report.svg import BLUE, GREEN, ORANGE, inline_svg
 
 ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "filter.md"
 RUNS = ("large", "small")
 IMAGES = {"large": "45,000", "small": "10,000"}
@@ -26,7 +27,11 @@ SHOWN = "gradient alignment with held-out data, averaged weights"
 
 def tables(found: dict[str, Any]) -> dict[str, str]:
     """Return the page's tables by name."""
+    lost = json.loads((RESULTS / "gradient_filter.json").read_text())
+    severity = json.loads((RESULTS / "compare" / "severity" / "compare.json").read_text())
     return {
+        "gradient": _arms(lost["runs"], ["gradient", "improved-frozen"]),
+        "severity": _arms(severity["runs"], [arm["name"] for arm in severity["arms"]]),
         "repeatability": _signals(found["repeatability"], " sparse") + _yardstick(found["shuffled"]),
         "validity": _signals(found["validity"], ""),
         "truth": _truth(found["truth"]),
@@ -57,6 +62,19 @@ def _cell(entry: dict[str, float] | None) -> str:
         return f"{100 * entry['share']:.0f} %"
     significance = f", p {entry['p']:.2f}" if "p" in entry else ""
     return f"{entry['spearman']:.2f} ± {entry['error']:.2f}{significance}"
+
+
+def _arms(runs: list[dict[str, Any]], names: list[str]) -> str:
+    """Return one row per arm: the last epoch of its finished runs, and their last training loss."""
+    lines = ["| arm | seeds | held-out accuracy | each | training loss |", "|---|---|---|---|---|"]
+    for name in names:
+        finished = [run for run in runs if run["arm"] == name and run["finished"]]
+        last = [run["accuracy"][-1] for run in finished]
+        if last:
+            loss = np.mean([run["train_loss"][-1] for run in finished])
+            each = ", ".join(f"{value:.2f}" for value in last)
+            lines.append(f"| {name} | {len(last)} | {np.mean(last):.2f} % | {each} | {loss:.2f} |")
+    return "\n".join(lines)
 
 
 def _truth(rows: dict[str, Any]) -> str:
@@ -120,7 +138,7 @@ def rewritten(text: str, found: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    results = json.loads((ROOT / "benchmarks" / "results" / "filter_signal.json").read_text())["results"]
+    results = json.loads((RESULTS / "filter_signal.json").read_text())["results"]
     found = summary(results, len(results["particles"]) - len(results["ops"]), results["ops"])
     old = PAGE.read_text()
     new = rewritten(old, found)

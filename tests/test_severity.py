@@ -1,6 +1,7 @@
 """Severity measured op by op, and a search that steers by it."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import particleaugment as pa
 from particleaugment import filter as pf
 from particleaugment.data.split import disjoint_stratified_subsets
 from particleaugment.probe import EagerTrainee, Learner, Samples
-from particleaugment.severity import measure_severity
+from particleaugment.severity import COURSES, measure_severity
 
 SETTINGS = {
     "num_particles": 16, "nonzero": 3, "start_value": 0.33, "m": 10, "measure": "loss", "transition": "sparse",
@@ -85,29 +86,39 @@ def test_everything_is_as_before():
     assert [module.training for module in trainee.model.modules()] == modes
 
 
-def test_severity_follows_the_learning_rate_down():
+@pytest.mark.parametrize("course", COURSES)
+def test_severity_follows_the_course(course):
     trainee, labels = fitted()
-    search = pa.ParticleAugment(**SETTINGS)
-    severities = []
-    for rate in (0.05, 0.04, 0.03, 0.02, 0.01, 0.005, 0.0):
+    search = pa.ParticleAugment(**SETTINGS, course=course)
+    rates = [0.5 + 0.5 * math.cos(math.pi * step / 24) for step in range(25)]
+    for rate in rates:
+        trainee.optimizer.param_groups[0]["lr"] = 0.05 * rate
+        record = search.step_with(trainee, labels)
+        effects = torch.tensor(record.effects, dtype=torch.float64)
+        full = 3 * 0.33 * float(effects.mean())
+        assert record.wanted_severity == pytest.approx(full * COURSES[course](rate), abs=1e-9)
+        assert record.severity == pytest.approx(float(search.state.weights @ search.state.particles @ effects))
+        if 0.1 <= COURSES[course](rate) <= 0.9:  # the first particles have a severity, and take steps to change it
+            assert record.severity == pytest.approx(record.wanted_severity, abs=0.3 * full)
+
+
+def test_courses_are_shares():
+    for course in COURSES.values():
+        values = [course(step / 100) for step in range(101)]
+        assert all(0 <= value <= 1 for value in values)
+        assert max(values) > 0.85
+
+
+def test_the_highest_rate_may_come_late():
+    """A warm-up: shares are of the highest rate so far."""
+    trainee, labels = fitted()
+    search = pa.ParticleAugment(**SETTINGS, course="falling")
+    wanted = []
+    for rate in (0.01, 0.05, 0.02):
         trainee.optimizer.param_groups[0]["lr"] = rate
         record = search.step_with(trainee, labels)
-        effects = torch.tensor(record.effects, dtype=torch.float64)
-        mean = float(search.state.weights @ search.state.particles @ effects)
-        severities.append(mean / (3 * 0.33 * float(effects.mean())))
-    assert severities[0] == pytest.approx(1.0, abs=0.2)
-    assert severities[3] == pytest.approx(0.4, abs=0.2)
-    assert severities[-1] < 0.15
-
-
-def test_at_a_constant_learning_rate_severity_stays():
-    trainee, labels = fitted()
-    search = pa.ParticleAugment(**SETTINGS)
-    for _ in range(6):
-        record = search.step_with(trainee, labels)
-        effects = torch.tensor(record.effects, dtype=torch.float64)
-        mean = float(search.state.weights @ search.state.particles @ effects)
-        assert mean == pytest.approx(3 * 0.33 * float(effects.mean()), rel=0.25)
+        wanted.append(record.wanted_severity / (3 * 0.33 * sum(record.effects) / 15))
+    assert wanted == pytest.approx([1.0, 1.0, 0.4])
 
 
 def test_a_search_by_severity_resumes():

@@ -16,7 +16,7 @@ from particleaugment.ops import OPS, nearest_name
 from particleaugment.policies.particles import ParticlePolicy
 from particleaugment.probe import Measurement
 from particleaugment.random import Stream, uniform
-from particleaugment.severity import Severity
+from particleaugment.severity import COURSES, Severity
 
 __all__ = ["FilterRecord", "FilterSettings", "filter_step"]
 
@@ -24,6 +24,7 @@ _CHOICES = {
     "measure": ("clone", "loss", "none"),
     "transition": ("gaussian", "sparse"),
     "update": ("paper", "tilted"),
+    "course": tuple(COURSES),
     "resampling": SCHEMES,
 }
 
@@ -49,6 +50,8 @@ class FilterSettings:
         velocity: Drift c, subtracted at every transition: one number or one per op.
         update: ``paper`` for factors (tanh(δ - 1) + 1)^η, ``tilted`` for the weights nearest to the old ones that give
             the policy the wanted severity.
+        course: How the severity that a tilted update steers to moves with the learning rate; see
+            :data:`particleaugment.severity.COURSES`.
         eta: Strength of the weight update, η.
         alpha: Resample when the effective sample size falls under α·r.
         resampling: ``systematic``, ``multinomial``, ``stratified`` or ``residual``.
@@ -76,6 +79,7 @@ class FilterSettings:
     sigma: float = 0.05
     velocity: float | tuple[float, ...] = 0.0
     update: str = "paper"
+    course: str = "arched"
     eta: float = 1.0
     alpha: float = 0.8
     resampling: str = "systematic"
@@ -145,9 +149,10 @@ class FilterSettings:
             return pf.tilted_reweight(state, scores, standard_errors, target=target, degrees=len(self.ops))
         return pf.reweight(state, scores, eta=self.eta)
 
-    def prior_severity(self, effects: pf.OpEffects | None) -> float:
-        """Return the severity of the particles that the search starts from: l ops at their start probability."""
-        return 0.0 if effects is None else self.nonzero * self.start_value * float(effects.effects.mean())
+    def wanted_severity(self, effects: pf.OpEffects | None, rate_share: float) -> float:
+        """Return the severity to steer to: of l ops at their start probability where the course is at its height."""
+        full = 0.0 if effects is None else self.nonzero * self.start_value * float(effects.effects.mean())
+        return full * COURSES[self.course](rate_share)
 
     def policy(self, state: pf.ParticleSet) -> ParticlePolicy:
         """Return a particle set as a policy."""
@@ -224,7 +229,7 @@ def filter_step(
     measured = measure(policy)
     after = time.perf_counter()
     scores, errors, d0, skip_reason = _scores(measured, policy)
-    target = rate_share * settings.prior_severity(measured.effects) if isinstance(measured, Severity) else 0.0
+    target = settings.wanted_severity(measured.effects, rate_share) if isinstance(measured, Severity) else 0.0
     if settings.shuffle_scores:
         order = uniform(seed, Stream.SHUFFLE, epoch=step, ids=torch.arange(len(scores)), slots=1)[:, 0].argsort()
         scores, errors = scores[order], errors[order]

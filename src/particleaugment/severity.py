@@ -8,6 +8,8 @@ paper measures, it keeps its order from one epoch to the next.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -18,7 +20,21 @@ from particleaugment.data.split import disjoint_stratified_subsets
 from particleaugment.policies.particles import ParticlePolicy
 from particleaugment.probe import MEASUREMENTS, Progress, Trainee
 
-__all__ = ["Severity", "measure_severity"]
+__all__ = ["COURSES", "Severity", "measure_severity"]
+
+COURSES: Mapping[str, Callable[[float], float]] = MappingProxyType(
+    {
+        "constant": lambda rate: 1.0,
+        "falling": lambda rate: rate,
+        "arched": lambda rate: 4.0 * rate * (1.0 - rate),
+        "late": lambda rate: (1.0 - rate) * min(1.0, 10.0 * rate),
+    }
+)
+"""Wanted severity as a share of the full one, by the learning rate as a share of its highest.
+
+``falling`` goes down with the learning rate. ``arched`` starts at none, when there is everything to learn, is full when
+the rate is half, and ends at none, on images as they are. ``late`` rises for longer and leaves out the last tenth.
+"""
 
 
 class Severity(NamedTuple):
