@@ -1,79 +1,18 @@
+"""The probe: its subsets, its clone, what it measures, and that everything is restored."""
+
 import copy
 
 import pytest
 import torch
+from probing import OPS, SEED, STEP, Pictures, everything, learner_of, network, pictures, policy_of, run
 from torch import nn
-from torch.utils.data import Dataset, TensorDataset
+from toy import cross_entropy
 
-from particleaugment import Augment, ParticlePolicy, Program, apply
+from particleaugment import Program, apply
 from particleaugment import filter as pf
 from particleaugment.data import disjoint_stratified_subsets, epoch_permutation
-from particleaugment.probe import CLONE_EPOCHS, MEASUREMENTS, EagerTrainee, Learner, NonFiniteLoss, Samples, probe
+from particleaugment.probe import CLONE_EPOCHS, MEASUREMENTS, Samples
 from particleaugment.random import Stream, uniform
-from particleaugment.snapshot import Snapshot
-
-SEED, STEP = 11, 4
-OPS = ("Rotate", "Solarize", "ShearX", "Posterize")
-cross_entropy = nn.CrossEntropyLoss(reduction="none")
-
-
-def pictures(count=60, side=8, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    images = torch.randint(0, 256, (count, 3, side, side), dtype=torch.uint8, generator=generator)
-    return images, torch.arange(count) % 3
-
-
-def network(side=8, dropout=0.2):
-    torch.manual_seed(1)
-    return nn.Sequential(
-        nn.Conv2d(3, 4, 3, padding=1),
-        nn.BatchNorm2d(4),
-        nn.ReLU(),
-        nn.Dropout(dropout),
-        nn.Flatten(),
-        nn.Linear(4 * side * side, 3),
-    )
-
-
-def learner_of(model=None, **settings):
-    model = network() if model is None else model
-    optimizer = settings.pop("optimizer", None) or torch.optim.SGD(
-        model.parameters(), lr=0.05, momentum=0.9, nesterov=True
-    )
-    return Learner(model, optimizer, settings.pop("loss", cross_entropy), lambda x: x.float() / 255 - 0.5, **settings)
-
-
-def policy_of(particles=None, weights=None):
-    rows = [[0.9, 0.1, 0.0, 0.5], [0.0, 0.0, 0.0, 0.0], [0.3, 1.0, 0.8, 0.2]] if particles is None else particles
-    return ParticlePolicy(torch.tensor(rows), torch.ones(len(rows)) if weights is None else weights, m=5, ops=OPS)
-
-
-def plain(images, ids, epoch_key):
-    return images
-
-
-class Through(Augment):
-    """An augmentation whose pixels come from a plain function of (images, ids, epoch key)."""
-
-    def __init__(self, function):
-        super().__init__("none", SEED)
-        self.function = function
-
-    def forward(self, images, ids=None):
-        return self.function(images, ids, self.epoch)
-
-
-def run(learner, samples, policy=None, augment=plain, **changes):
-    settings = {"clone_size": 30, "measure_size": 12, "clone_epochs": 1, "seed": SEED, "step": STEP} | changes
-    trainee = EagerTrainee(learner, samples, Through(augment), settings.pop("batch_size", 8))
-    return probe(policy or policy_of(), trainee, samples.labels, Snapshot(), **settings)
-
-
-def everything(learner):
-    model, optimizer = learner.model, learner.optimizer
-    gradients = [parameter.grad for parameter in model.parameters()]
-    modes = [module.training for module in model.modules()]
-    return copy.deepcopy((model.state_dict(), optimizer.state_dict(), gradients, modes, torch.get_rng_state()))
 
 
 def assert_same(before, after):
@@ -81,161 +20,6 @@ def assert_same(before, after):
         torch.testing.assert_close(new, old, rtol=0, atol=0, equal_nan=True)
     assert before[3] == after[3]
     assert torch.equal(before[4], after[4])
-
-
-# Samples.
-
-
-class Pictures(Dataset):
-    """Items, and a record of which were asked for; whatever is given as ``known`` becomes an attribute."""
-
-    def __init__(self, images, given, **known):
-        self.images, self.given = images, given
-        self.asked = []
-        for name, value in known.items():
-            setattr(self, name, value)
-
-    def __len__(self):
-        return len(self.images)
-
-    def __getitem__(self, index):
-        self.asked.append(index)
-        return self.images[index], self.given[index]
-
-
-def forms():
-    images, labels = pictures(12)
-    numbers = labels.tolist()
-    return {
-        "pair": (images, labels),
-        "list": [images, numbers],
-        "TensorDataset": TensorDataset(images, labels),
-        "targets": Pictures(images, numbers, targets=numbers),
-        "targets-tensor": Pictures(images, labels, targets=labels),
-        "labels": Pictures(images, numbers, labels=numbers),
-        "read": Pictures(images, numbers),
-    }
-
-
-@pytest.mark.parametrize("form", forms())
-def test_samples_of_every_form(form):
-    images, labels = pictures(12)
-    dataset = forms()[form]
-    samples = Samples(dataset)
-    assert len(samples) == 12
-    assert samples.dataset is dataset
-    assert torch.equal(samples.labels, labels)
-    assert samples.labels.dtype == torch.int64
-    chosen = torch.tensor([5, 0, 11, 5])
-    got, targets = samples.gather(chosen)
-    assert torch.equal(got, images[chosen])
-    assert torch.equal(targets, labels[chosen])
-
-
-def test_known_labels_are_not_read_through_the_items():
-    images, labels = pictures(12)
-    told, untold = Pictures(images, labels, targets=labels), Pictures(images, labels)
-    _ = Samples(told).labels
-    _ = Samples(untold).labels
-    assert told.asked == []
-    assert untold.asked == list(range(12))
-
-
-@pytest.mark.parametrize("as_items", [False, True])
-def test_soft_targets_are_stratified_by_their_likeliest_class(as_items):
-    images, labels = pictures(12)
-    soft = torch.nn.functional.one_hot(labels, 3).float() * 0.9 + 0.1 / 3
-    samples = Samples(Pictures(images, soft) if as_items else (images, soft))
-    assert torch.equal(samples.labels, labels)
-    assert torch.equal(samples.gather(torch.tensor([1, 2]))[1], soft[1:3])
-
-
-@pytest.mark.parametrize(
-    ("dataset", "message"),
-    [
-        ((torch.zeros(4, 3, 8, 8), torch.zeros(4)), r"images must be uint8 \[N, C, H, W\], got torch.float32"),
-        ((torch.zeros(3, 8, 8, dtype=torch.uint8), torch.zeros(3)), r"must be uint8 .* shape \(3, 8, 8\)"),
-        ((torch.zeros(4, 3, 8, 8, dtype=torch.uint8), torch.zeros(3)), "4 images but 3 targets"),
-    ],
-)
-def test_samples_refuse_what_they_cannot_use(dataset, message):
-    with pytest.raises((TypeError, ValueError), match=message):
-        Samples(dataset)
-
-
-@pytest.mark.parametrize(("picture", "kind"), [(torch.zeros(3, 8, 8), "torch.float32"), ([[0]], "list")])
-def test_items_must_be_uint8(picture, kind):
-    samples = Samples(Pictures([picture] * 3, [0, 1, 2]))
-    with pytest.raises(TypeError, match=f"an image must be a uint8 tensor, .* got {kind}; let the data set"):
-        samples.gather(torch.tensor([1]))
-
-
-# The learner.
-
-
-def test_accumulated_gradients_are_those_of_one_large_batch():
-    images, labels = pictures(32)
-    results = []
-    for accumulate in (1, 4):
-        model = nn.Sequential(nn.Flatten(), nn.Linear(192, 3))
-        nn.init.constant_(model[1].weight, 0.01)
-        nn.init.zeros_(model[1].bias)
-        learner = learner_of(model, accumulate=accumulate)
-        means = [learner.train_batch(*part) for part in zip(images.chunk(accumulate), labels.chunk(accumulate))]
-        assert learner._pending == 0
-        results.append((model[1].weight.detach().clone(), torch.tensor(means).mean()))
-    torch.testing.assert_close(results[0], results[1], rtol=1e-5, atol=1e-7)
-    assert not torch.allclose(results[0][0], torch.full_like(results[0][0], 0.01), atol=1e-5)
-
-
-def test_no_step_is_taken_before_its_batches_are_there():
-    images, labels = pictures(6)
-    learner = learner_of(accumulate=3)
-    before = copy.deepcopy(list(learner.model.parameters()))
-    for _ in range(2):
-        learner.train_batch(images, labels)
-    torch.testing.assert_close(list(learner.model.parameters()), before, rtol=0, atol=0)
-    learner.flush()
-    assert learner._pending == 0
-    assert not torch.equal(learner.model[0].weight, before[0])
-    stepped = learner.model[0].weight.detach().clone()
-    learner.flush()
-    assert torch.equal(learner.model[0].weight, stepped), "nothing waits, so nothing happens"
-
-
-def test_a_scaled_loss_takes_the_same_step():
-    images, labels = pictures(16)
-    weights = []
-    for scaler in (None, torch.amp.GradScaler("cpu", init_scale=2.0**12)):
-        learner = learner_of(network(dropout=0.0), scaler=scaler, accumulate=2)
-        for part in zip(images.chunk(2), labels.chunk(2)):
-            learner.train_batch(*part)
-        weights.append([parameter.detach() for parameter in learner.model.parameters()])
-    torch.testing.assert_close(weights[0], weights[1], rtol=0, atol=0)  # a power of two scales without rounding
-
-
-def test_a_loss_that_is_not_finite_takes_no_step():
-    images, labels = pictures(6)
-    learner = learner_of(loss=lambda logits, targets: cross_entropy(logits, targets) * torch.inf)
-    before = everything(learner)[:3]
-    with pytest.raises(NonFiniteLoss, match="the training loss is inf"):
-        learner.train_batch(images, labels)
-    assert all(parameter.grad is None for parameter in learner.model.parameters())
-    assert torch.equal(learner.model[0].weight, before[0]["0.weight"])
-    assert not learner.optimizer.state
-
-
-@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(), lambda logits, targets: logits])
-def test_a_loss_of_the_wrong_shape_is_explained(loss):
-    learner = learner_of(loss=loss)
-    images, labels = pictures(6)
-    with pytest.raises(ValueError, match=r"must return one value per sample, \[6\], got .* use reduction='none'"):
-        learner.train_batch(images, labels)
-    with pytest.raises(ValueError, match="one value per sample"):
-        run(learner, Samples(pictures()))
-
-
-# The probe.
 
 
 def test_the_subsets_are_fresh_disjoint_stratified_and_keyed():

@@ -1,66 +1,19 @@
+"""A search in one's own loop: what it learns, keeps and continues, what it draws, and its schedule."""
+
 import copy
 import io
 import json
-import math
-import re
 
 import pytest
 import torch
+from searching import learning, pictures, run_epochs, search_of, step, train_epoch
 from torch import nn
-from torch.utils.data import Dataset
+from toy import cross_entropy, preprocess
 
 import particleaugment as pa
-from particleaugment import filter as pf
 from particleaugment.data import load_digits
-from particleaugment.probe import CLONE_EPOCHS, Measurement
-from particleaugment.search import FilterSettings, filter_step
+from particleaugment.probe import CLONE_EPOCHS
 from particleaugment.transforms import Transform
-
-cross_entropy = nn.CrossEntropyLoss(reduction="none")
-
-
-def pictures(count=48, side=8):
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.arange(count) % 3
-    images = torch.randint(0, 120, (count, 3, side, side), dtype=torch.uint8, generator=generator)
-    images[torch.arange(count), labels] += 100  # the class is the brightest channel
-    return images, labels
-
-
-def network():
-    torch.manual_seed(3)
-    return nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Linear(384, 3))
-
-
-def preprocess(images):
-    return images.float() / 255 - 0.5
-
-
-def learning():
-    model = network()
-    return model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-
-
-def search_of(**settings):
-    defaults = {"num_particles": 5, "nonzero": 2, "m": 4, "seed": 7, "clone_size": 24, "measure_size": 12}
-    return pa.ParticleAugment(**(defaults | settings))
-
-
-def step(search, model, optimizer, **changes):
-    arguments = {"dataset": pictures(), "loss": cross_entropy, "preprocess": preprocess, "batch_size": 8}
-    return search.step(model=model, optimizer=optimizer, **(arguments | changes))
-
-
-def train_epoch(search, model, optimizer, epoch, with_ids=True):
-    images, labels = pictures()
-    search.set_epoch(epoch)
-    model.train()
-    for ids in torch.arange(len(images)).split(16):
-        x = search.augment(images[ids], ids if with_ids else None)
-        optimizer.zero_grad()
-        cross_entropy(model(preprocess(x)), labels[ids]).mean().backward()
-        optimizer.step()
-
 
 # One's own loop.
 
@@ -91,14 +44,6 @@ def test_a_plain_training_loop_learns():
     assert search.steps_taken == epochs - 1
     assert search.skipped_steps < epochs - 1
     assert search.policy != search.schedule(epochs).at(1)
-
-
-def run_epochs(search, model, optimizer, epochs, with_ids=True):
-    records = []
-    for epoch in epochs:
-        train_epoch(search, model, optimizer, epoch, with_ids)
-        records.append(step(search, model, optimizer))
-    return records
 
 
 def test_the_same_seed_gives_the_same_result():
@@ -168,12 +113,6 @@ def test_a_saved_search_continues_identically(with_ids):
     assert torch.equal(again.augment(images), search.augment(images))
 
 
-@pytest.mark.parametrize(("change", "what"), [({"eta": 0.5}, "settings"), ({"seed": 8}, "seed")])
-def test_a_search_with_other_settings_cannot_be_loaded(change, what):
-    with pytest.raises(ValueError, match=f"the saved search has other {what}: .* make ParticleAugment with those"):
-        search_of(**change).load_state_dict(search_of().state_dict())
-
-
 def test_freeze():
     search, (model, optimizer) = search_of(), learning()
     step(search, model, optimizer)
@@ -188,22 +127,6 @@ def test_freeze():
     again.load_state_dict(search.state_dict())
     assert again.frozen
     assert step(again, model, optimizer) is None
-
-
-@pytest.mark.parametrize(
-    ("settings", "epochs", "expected"),
-    [
-        ({}, 6, [1, 2, 3, 4, 5]),
-        ({"warmup": 3}, 6, [3, 4, 5]),
-        ({"every": 2}, 7, [2, 4, 6]),
-        ({"every": 3, "warmup": 4}, 10, [6, 9]),
-        ({"every": 2}, 6, [2, 4]),
-        ({"warmup": 0}, None, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]),
-    ],
-)
-def test_due(settings, epochs, expected):
-    search = search_of(**settings)
-    assert [epoch for epoch in range(1, 12) if search.due(epoch, epochs)] == expected
 
 
 # What augment draws.
@@ -310,229 +233,3 @@ def test_a_schedule_with_steps_out_of_order(tmp_path):
     path.write_text(json.dumps(content))
     with pytest.raises(ValueError, match="rising order of from_epoch"):
         pa.Schedule.load(path)
-
-
-# One step of the filter.
-
-
-def measurement(d0=2.0, particles=6, samples=10, seed=0):
-    """Losses whose fall on the plain samples sums to ``d0``, with little noise."""
-    generator = torch.Generator().manual_seed(seed)
-    ref = 2 + torch.rand(particles, samples, generator=generator, dtype=torch.float64)
-    fall = torch.rand(particles, 1, generator=generator, dtype=torch.float64) * 3 * d0 / samples
-    clean = 2 + torch.rand(samples, generator=generator, dtype=torch.float64)
-    return Measurement(ref, ref - fall, clean, clean - d0 / samples, {"clone": 1.0, "measure": 2.0})
-
-
-@pytest.mark.parametrize("alpha", [0.0, 1.0])
-@pytest.mark.parametrize("scheme", ["systematic", "multinomial"])
-def test_a_step_is_its_parts_one_after_the_other(alpha, scheme):
-    settings = FilterSettings(
-        num_particles=6, nonzero=2, sigma=0.1, velocity=-0.01, eta=0.5, alpha=alpha, resampling=scheme
-    )
-    state = settings.initial_state(3)
-    state, _ = pf.reweight(state, torch.linspace(0.5, 1.5, 6))
-    kept = copy.deepcopy(state)
-    seen, measured = [], measurement()
-
-    def measure(policy):
-        seen.append(policy)
-        return measured
-
-    new, record = filter_step(state, settings, measure, seed=3, step=9)
-
-    noised = pf.transition(kept, sigma=0.1, velocity=-0.01, seed=3, step=9)
-    assert len(seen) == 1
-    assert torch.equal(seen[0].particles, noised.particles)
-    assert torch.equal(seen[0].weights, noised.weights)
-    assert not torch.equal(noised.particles, kept.particles)
-    difference = pf.relative_loss_difference(*measured[:4])
-    expected, info = pf.reweight(noised, difference.delta, eta=0.5)
-    expected, resampling = pf.resample(expected, alpha=alpha, scheme=scheme, seed=3, step=9)
-    assert new == expected
-    assert state == kept
-    assert resampling.resampled == record.resampled == (alpha == 1.0)
-    assert record.skip_reason is None
-    assert record.step == 9
-    assert record.d0 == pytest.approx(2.0)
-    assert record.delta == tuple(difference.delta.tolist())
-    assert record.standard_error == tuple(difference.standard_error.tolist())
-    assert record.effective_sample_size == info.effective_sample_size
-    assert record.ops_per_image == pytest.approx(settings.policy(new).ops_per_image)
-    assert filter_step(state, settings, measure, seed=3, step=9) == (new, record)
-
-
-@pytest.mark.parametrize(
-    ("measured", "reason"),
-    [
-        (measurement(d0=-1.0), "d0 = -1 is not positive"),
-        (measurement()._replace(upd_clean=measurement().ref_clean), "d0 = 0 is not positive"),
-        (measurement()._replace(upd=torch.full((6, 10), math.nan)), r"not finite \(60 in upd\)"),
-        (measurement()._replace(upd_clean=measurement().upd_clean * torch.tensor([9.0, -8.0] * 5)), "standard errors"),
-    ],
-)
-def test_a_step_without_a_meaning_leaves_the_weights(measured, reason):
-    settings = FilterSettings(num_particles=6, nonzero=2, alpha=1.0)
-    state, _ = pf.reweight(settings.initial_state(3), torch.linspace(-3, 2, 6))
-    new, record = filter_step(state, settings, lambda policy: measured, seed=3, step=1)
-    assert re.search(reason, record.skip_reason)
-    assert new == pf.transition(state, seed=3, step=1)
-    assert torch.equal(new.weights, state.weights)
-    assert not record.resampled
-    assert record.effective_sample_size == pf.effective_sample_size(state)
-    assert len(record.delta) == 6
-
-
-def test_skipped_steps_are_counted():
-    search, (model, optimizer) = search_of(), learning()
-    run_epochs(search, model, optimizer, (1,))
-    weights, skipped = search.state.weights, search.skipped_steps
-    optimizer.param_groups[0]["lr"] = -0.5  # the clone climbs
-    record = step(search, model, optimizer)
-    assert record.d0 < 0
-    assert "is not positive" in record.skip_reason
-    assert (search.skipped_steps, search.steps_taken) == (skipped + 1, 2)
-    assert torch.equal(search.state.weights, weights)
-    optimizer.param_groups[0]["lr"] = 1e30  # the clone diverges
-    record = step(search, model, optimizer)
-    assert "not finite" in record.skip_reason
-    assert (search.skipped_steps, search.steps_taken) == (skipped + 2, 3)
-    assert f"{skipped + 2} skipped" in repr(search)
-    again = search_of()
-    again.load_state_dict(search.state_dict())
-    assert again.skipped_steps == skipped + 2
-    assert all(parameter.isfinite().all() for parameter in model.parameters())
-
-
-def test_a_good_clone_updates_the_weights():
-    search, (model, optimizer) = search_of(alpha=0.0, clone_epochs=3), learning()
-    record = step(search, model, optimizer)
-    assert record.skip_reason is None
-    assert record.d0 > 0
-    assert search.state.weights.std() > 0
-    factors = torch.tensor([math.tanh(delta - 1) + 1 for delta in record.delta], dtype=torch.float64)
-    torch.testing.assert_close(search.state.weights, factors / factors.sum(), rtol=1e-9, atol=0)
-
-
-# Losses, precision, data.
-
-
-def test_label_smoothing_and_soft_targets():
-    images, labels = pictures()
-    smooth = nn.CrossEntropyLoss(reduction="none", label_smoothing=0.1)
-    soft = nn.functional.one_hot(labels, 3).float() * 0.9 + 0.1 / 3
-    records = []
-    for dataset, loss in (((images, labels), smooth), ((images, soft), cross_entropy)):
-        search, (model, optimizer) = search_of(), learning()
-        records.append(step(search, model, optimizer, dataset=dataset, loss=loss))
-    torch.testing.assert_close(records[0].delta, records[1].delta, rtol=1e-3, atol=1e-3)
-    search, (model, optimizer) = search_of(), learning()
-    assert step(search, model, optimizer).d0 != pytest.approx(records[0].d0, rel=1e-3)
-
-
-def test_mixed_precision():
-    plain, (model, optimizer) = search_of(), learning()
-    full = step(plain, model, optimizer)
-    search, (model, optimizer) = search_of(), learning()
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8)
-    record = step(
-        search, model, optimizer, autocast=lambda: torch.autocast("cpu", torch.bfloat16), scaler=scaler, accumulate=2
-    )
-    assert all(math.isfinite(delta) for delta in record.delta)
-    assert record.d0 != full.d0
-    assert scaler.get_scale() == 2.0**8
-
-
-def test_a_compiled_model():
-    model, optimizer = learning()
-    expected = step(search_of(), model, optimizer)
-    model, _ = learning()
-    compiled = torch.compile(model, backend="eager")
-    optimizer = torch.optim.SGD(compiled.parameters(), lr=0.05, momentum=0.9)
-    before = copy.deepcopy(model.state_dict())
-    record = step(search_of(), compiled, optimizer)
-    torch.testing.assert_close(record.delta, expected.delta, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
-
-
-def test_labels_of_a_data_set_are_read_once():
-    class Slow(Dataset):
-        def __init__(self):
-            self.reads = 0
-
-        def __len__(self):
-            return 48
-
-        def __getitem__(self, index):
-            self.reads += 1
-            return pictures()[0][index], index % 3
-
-    dataset, search, (model, optimizer) = Slow(), search_of(), learning()
-    for _ in range(2):
-        step(search, model, optimizer, dataset=dataset)
-    assert dataset.reads == 48 + 2 * (24 + 12)
-    expected = step(search_of(), *learning()).delta
-    assert step(search_of(), *learning(), dataset=Slow()).delta == pytest.approx(expected, rel=1e-4)
-
-
-# Bad input.
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"num_particles": 1}, "num_particles must be at least 2, got 1"),
-        ({"num_particles": 2.5}, "num_particles must be a whole number"),
-        ({"nonzero": 16}, r"nonzero must lie in 1..15, the number of ops, got 16"),
-        ({"nonzero": 0}, r"nonzero must lie in 1..15"),
-        ({"nonzero": 3, "ops": ("Rotate", "Invert")}, r"nonzero must lie in 1..2"),
-        ({"eta": 0.0}, "eta must be finite and above 0, got 0.0"),
-        ({"eta": -1.0}, "eta must be"),
-        ({"eta": math.nan}, "eta must be"),
-        ({"alpha": 1.5}, r"alpha must be in \[0, 1\]"),
-        ({"sigma": -0.1}, "sigma must be"),
-        ({"velocity": (0.1, 0.2)}, "velocity must be one number or one for each of the 15 ops"),
-        ({"velocity": math.inf}, "velocity must be finite"),
-        ({"start_value": 1.5}, r"value must be in \[0, 1\]"),
-        ({"m": 11}, "m must be a number from 0 to 10"),
-        ({"m": "3"}, "m must be a number"),
-        ({"semantics": "tim-increasing"}, "did you mean timm-increasing"),
-        ({"order": "fixd"}, "order must be one of fixed, random"),
-        ({"resampling": "sistematic"}, "did you mean systematic"),
-        ({"ops": ("Rotat", "Invert"), "nonzero": 1}, "did you mean Rotate"),
-        ({"unit_vectors": True}, "unit_vectors needs a particle for each of the 15 ops"),
-        ({"every": 0}, "every must be a whole number of at least 1, got 0"),
-        ({"warmup": -1}, "warmup must be a whole number of at least 0"),
-        ({"clone_epochs": 0}, "clone_epochs must be a whole number of at least 1"),
-        ({"clone_epochs": True}, "clone_epochs must be a whole number"),
-        ({"clone_size": 0}, "clone_size must be a number of samples or a fraction between 0 and 1, got 0"),
-        ({"clone_size": 1.5}, "clone_size must be a number of samples or a fraction"),
-        ({"measure_size": True}, "measure_size must be a number of samples"),
-        ({"measure_size": "all"}, "measure_size must be a number of samples"),
-        ({"executor": "pill"}, "did you mean pil"),
-        ({"resample": "bilinea"}, "did you mean bilinear"),
-        ({"num_partikles": 4}, "has no setting 'num_partikles'; did you mean num_particles?"),
-        ({"Eta": 4}, "has no setting 'Eta'; did you mean eta?"),
-        ({"exekutor": "pil"}, "did you mean executor?"),
-    ],
-)
-def test_bad_settings(settings, message):
-    with pytest.raises((ValueError, TypeError), match=message.replace("?", r"\?")):
-        search_of(**settings)
-
-
-def test_subsets_that_do_not_fit_the_data():
-    search, (model, optimizer) = search_of(clone_size=40, measure_size=12), learning()
-    with pytest.raises(ValueError, match=r"subsets of 40 \+ 12 samples do not fit into 48"):
-        step(search, model, optimizer)
-    assert search.steps_taken == 0
-
-
-def test_a_mean_loss_is_refused_with_advice():
-    search, (model, optimizer) = search_of(), learning()
-    before, policy = copy.deepcopy(model.state_dict()), search.policy
-    with pytest.raises(ValueError, match="use reduction='none'"):
-        step(search, model, optimizer, loss=nn.CrossEntropyLoss())
-    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
-    assert search.policy == policy
-    assert search.steps_taken == 0

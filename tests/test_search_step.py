@@ -1,0 +1,198 @@
+"""One step of a search: the filter's parts in order, steps without a meaning, and losses, precision and data."""
+
+import copy
+import math
+import re
+
+import pytest
+import torch
+from searching import learning, pictures, run_epochs, search_of, step
+from torch import nn
+from torch.utils.data import Dataset
+from toy import cross_entropy
+
+from particleaugment import filter as pf
+from particleaugment.probe import Measurement
+from particleaugment.search import FilterSettings, filter_step
+
+# One step of the filter.
+
+
+def measurement(d0=2.0, particles=6, samples=10, seed=0):
+    """Losses whose fall on the plain samples sums to ``d0``, with little noise."""
+    generator = torch.Generator().manual_seed(seed)
+    ref = 2 + torch.rand(particles, samples, generator=generator, dtype=torch.float64)
+    fall = torch.rand(particles, 1, generator=generator, dtype=torch.float64) * 3 * d0 / samples
+    clean = 2 + torch.rand(samples, generator=generator, dtype=torch.float64)
+    return Measurement(ref, ref - fall, clean, clean - d0 / samples, {"clone": 1.0, "measure": 2.0})
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+@pytest.mark.parametrize("scheme", ["systematic", "multinomial"])
+def test_a_step_is_its_parts_one_after_the_other(alpha, scheme):
+    settings = FilterSettings(
+        num_particles=6, nonzero=2, sigma=0.1, velocity=-0.01, eta=0.5, alpha=alpha, resampling=scheme
+    )
+    state = settings.initial_state(3)
+    state, _ = pf.reweight(state, torch.linspace(0.5, 1.5, 6))
+    kept = copy.deepcopy(state)
+    seen, measured = [], measurement()
+
+    def measure(policy):
+        seen.append(policy)
+        return measured
+
+    new, record = filter_step(state, settings, measure, seed=3, step=9)
+
+    noised = pf.transition(kept, sigma=0.1, velocity=-0.01, seed=3, step=9)
+    assert len(seen) == 1
+    assert torch.equal(seen[0].particles, noised.particles)
+    assert torch.equal(seen[0].weights, noised.weights)
+    assert not torch.equal(noised.particles, kept.particles)
+    difference = pf.relative_loss_difference(*measured[:4])
+    expected, info = pf.reweight(noised, difference.delta, eta=0.5)
+    expected, resampling = pf.resample(expected, alpha=alpha, scheme=scheme, seed=3, step=9)
+    assert new == expected
+    assert state == kept
+    assert resampling.resampled == record.resampled == (alpha == 1.0)
+    assert record.skip_reason is None
+    assert record.step == 9
+    assert record.d0 == pytest.approx(2.0)
+    assert record.delta == tuple(difference.delta.tolist())
+    assert record.standard_error == tuple(difference.standard_error.tolist())
+    assert record.effective_sample_size == info.effective_sample_size
+    assert record.ops_per_image == pytest.approx(settings.policy(new).ops_per_image)
+    assert filter_step(state, settings, measure, seed=3, step=9) == (new, record)
+
+
+@pytest.mark.parametrize(
+    ("measured", "reason"),
+    [
+        (measurement(d0=-1.0), "d0 = -1 is not positive"),
+        (measurement()._replace(upd_clean=measurement().ref_clean), "d0 = 0 is not positive"),
+        (measurement()._replace(upd=torch.full((6, 10), math.nan)), r"not finite \(60 in upd\)"),
+        (measurement()._replace(upd_clean=measurement().upd_clean * torch.tensor([9.0, -8.0] * 5)), "standard errors"),
+    ],
+)
+def test_a_step_without_a_meaning_leaves_the_weights(measured, reason):
+    settings = FilterSettings(num_particles=6, nonzero=2, alpha=1.0)
+    state, _ = pf.reweight(settings.initial_state(3), torch.linspace(-3, 2, 6))
+    new, record = filter_step(state, settings, lambda policy: measured, seed=3, step=1)
+    assert re.search(reason, record.skip_reason)
+    assert new == pf.transition(state, seed=3, step=1)
+    assert torch.equal(new.weights, state.weights)
+    assert not record.resampled
+    assert record.effective_sample_size == pf.effective_sample_size(state)
+    assert len(record.delta) == 6
+
+
+def test_skipped_steps_are_counted():
+    search, (model, optimizer) = search_of(), learning()
+    run_epochs(search, model, optimizer, (1,))
+    weights, skipped = search.state.weights, search.skipped_steps
+    optimizer.param_groups[0]["lr"] = -0.5  # the clone climbs
+    record = step(search, model, optimizer)
+    assert record.d0 < 0
+    assert "is not positive" in record.skip_reason
+    assert (search.skipped_steps, search.steps_taken) == (skipped + 1, 2)
+    assert torch.equal(search.state.weights, weights)
+    optimizer.param_groups[0]["lr"] = 1e30  # the clone diverges
+    record = step(search, model, optimizer)
+    assert "not finite" in record.skip_reason
+    assert (search.skipped_steps, search.steps_taken) == (skipped + 2, 3)
+    assert f"{skipped + 2} skipped" in repr(search)
+    again = search_of()
+    again.load_state_dict(search.state_dict())
+    assert again.skipped_steps == skipped + 2
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
+
+
+def test_a_good_clone_updates_the_weights():
+    search, (model, optimizer) = search_of(alpha=0.0, clone_epochs=3), learning()
+    record = step(search, model, optimizer)
+    assert record.skip_reason is None
+    assert record.d0 > 0
+    assert search.state.weights.std() > 0
+    factors = torch.tensor([math.tanh(delta - 1) + 1 for delta in record.delta], dtype=torch.float64)
+    torch.testing.assert_close(search.state.weights, factors / factors.sum(), rtol=1e-9, atol=0)
+
+
+# Losses, precision, data.
+
+
+def test_label_smoothing_and_soft_targets():
+    images, labels = pictures()
+    smooth = nn.CrossEntropyLoss(reduction="none", label_smoothing=0.1)
+    soft = nn.functional.one_hot(labels, 3).float() * 0.9 + 0.1 / 3
+    records = []
+    for dataset, loss in (((images, labels), smooth), ((images, soft), cross_entropy)):
+        search, (model, optimizer) = search_of(), learning()
+        records.append(step(search, model, optimizer, dataset=dataset, loss=loss))
+    torch.testing.assert_close(records[0].delta, records[1].delta, rtol=1e-3, atol=1e-3)
+    search, (model, optimizer) = search_of(), learning()
+    assert step(search, model, optimizer).d0 != pytest.approx(records[0].d0, rel=1e-3)
+
+
+def test_mixed_precision():
+    plain, (model, optimizer) = search_of(), learning()
+    full = step(plain, model, optimizer)
+    search, (model, optimizer) = search_of(), learning()
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8)
+    record = step(
+        search, model, optimizer, autocast=lambda: torch.autocast("cpu", torch.bfloat16), scaler=scaler, accumulate=2
+    )
+    assert all(math.isfinite(delta) for delta in record.delta)
+    assert record.d0 != full.d0
+    assert scaler.get_scale() == 2.0**8
+
+
+def test_a_compiled_model():
+    model, optimizer = learning()
+    expected = step(search_of(), model, optimizer)
+    model, _ = learning()
+    compiled = torch.compile(model, backend="eager")
+    optimizer = torch.optim.SGD(compiled.parameters(), lr=0.05, momentum=0.9)
+    before = copy.deepcopy(model.state_dict())
+    record = step(search_of(), compiled, optimizer)
+    torch.testing.assert_close(record.delta, expected.delta, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+
+
+def test_labels_of_a_data_set_are_read_once():
+    class Slow(Dataset):
+        def __init__(self):
+            self.reads = 0
+
+        def __len__(self):
+            return 48
+
+        def __getitem__(self, index):
+            self.reads += 1
+            return pictures()[0][index], index % 3
+
+    dataset, search, (model, optimizer) = Slow(), search_of(), learning()
+    for _ in range(2):
+        step(search, model, optimizer, dataset=dataset)
+    assert dataset.reads == 48 + 2 * (24 + 12)
+    expected = step(search_of(), *learning()).delta
+    assert step(search_of(), *learning(), dataset=Slow()).delta == pytest.approx(expected, rel=1e-4)
+
+
+# Bad input.
+
+
+def test_subsets_that_do_not_fit_the_data():
+    search, (model, optimizer) = search_of(clone_size=40, measure_size=12), learning()
+    with pytest.raises(ValueError, match=r"subsets of 40 \+ 12 samples do not fit into 48"):
+        step(search, model, optimizer)
+    assert search.steps_taken == 0
+
+
+def test_a_mean_loss_is_refused_with_advice():
+    search, (model, optimizer) = search_of(), learning()
+    before, policy = copy.deepcopy(model.state_dict()), search.policy
+    with pytest.raises(ValueError, match="use reduction='none'"):
+        step(search, model, optimizer, loss=nn.CrossEntropyLoss())
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+    assert search.policy == policy
+    assert search.steps_taken == 0
