@@ -10,7 +10,7 @@ effect.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -38,27 +38,6 @@ class Network(Protocol):
         ...
 
 
-class SampleAlignments(NamedTuple):
-    """Measured sample by sample.
-
-    Attributes:
-        values: Each sample's alignment, float64; empty where the target's loss has no usable gradient.
-        lengths: Length of the gradient of each sample's loss by the network's output, float64.
-        target_loss: Mean loss of the target samples.
-    """
-
-    values: Tensor
-    lengths: Tensor
-    target_loss: float
-
-    def beyond_length(self) -> Tensor:
-        """Return what is left of each alignment without the share that the sample's gradient length has in all of it.
-
-        A product of gradients grows with their length, and severe ops make long ones.
-        """
-        return self.values - self.lengths * (self.values.sum() / self.lengths.sum().clamp(min=1e-300))
-
-
 def sample_alignments(
     policy: ParticlePolicy,
     trainee: Network,
@@ -67,7 +46,7 @@ def sample_alignments(
     key: int,
     *,
     batch: int,
-) -> SampleAlignments:
+) -> Tensor:
     """Return the alignment of augmented samples with plain target samples, at the network's present weights and modes.
 
     Args:
@@ -78,56 +57,38 @@ def sample_alignments(
         key: Epoch key of the draws.
         batch: Samples at a time.
     """
-    direction, target_loss, distance = _gradient(trainee, target_ids, batch)
-    nothing = torch.empty(0, dtype=torch.float64)
-    if not target_loss < float("inf") or not distance < float("inf"):
-        return SampleAlignments(nothing, nothing, target_loss)
+    direction, distance = _gradient(trainee, target_ids, batch)
     found = []
     for ids in sample_ids.split(batch):
         inputs, targets = trainee.inputs(ids, policy, key)
         found.append(_alignment(trainee, inputs, targets, direction, distance))
-    values, lengths = (torch.cat(parts) for parts in zip(*found))
-    return SampleAlignments(values, lengths, target_loss)
+    return torch.cat(found)
 
 
-def _gradient(trainee: Network, ids: Tensor, batch: int) -> tuple[list[Tensor], float, float]:
-    """Return the unit gradient of the mean loss, that loss, and how far along it the loss changes by its set share."""
-    parameters = [parameter for parameter in trainee.model.parameters() if parameter.requires_grad]
+def _gradient(trainee: Network, ids: Tensor, batch: int) -> tuple[list[Tensor], float]:
+    """Return the unit gradient of the mean loss, and how far along it the loss changes by its set share."""
+    parameters = list(trainee.model.parameters())
     direction, total = [torch.zeros_like(parameter) for parameter in parameters], 0.0
     for part in ids.split(batch):
         inputs, targets = trainee.inputs(part, None, 0)
         loss = trainee.loss(trainee.model(inputs), targets).sum() / len(ids)
-        found = torch.autograd.grad(loss, parameters, allow_unused=True)
-        for mine, gradient in zip(direction, found):
-            if gradient is not None:
-                mine += gradient
+        torch._foreach_add_(direction, list(torch.autograd.grad(loss, parameters)))
         total += float(loss.detach())
     norm = float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(direction))))
-    if not norm > 0:
-        return direction, total, float("inf")
     torch._foreach_div_(direction, norm)
-    return direction, total, _STEP * total / norm
+    return direction, _STEP * total / norm
 
 
 @torch.no_grad()
-def _alignment(
-    trainee: Network, inputs: Tensor, targets: Tensor, direction: list[Tensor], distance: float
-) -> tuple[Tensor, Tensor]:
-    """Return each sample's alignment and the length of its loss's gradient by the network's output."""
-    parameters = [parameter.data for parameter in trainee.model.parameters() if parameter.requires_grad]
-    kept, sides, lengths = [parameter.clone() for parameter in parameters], [], []
+def _alignment(trainee: Network, inputs: Tensor, targets: Tensor, direction: list[Tensor], distance: float) -> Tensor:
+    parameters = [parameter.data for parameter in trainee.model.parameters()]
+    kept, sides = [parameter.clone() for parameter in parameters], []
     for sign in (1.0, -1.0):
         torch._foreach_copy_(parameters, kept)
         torch._foreach_add_(parameters, direction, alpha=sign * distance)
-        output = trainee.model(inputs)
-        with torch.enable_grad():
-            output = output.detach().to(torch.promote_types(output.dtype, torch.float32)).requires_grad_()
-            losses = trainee.loss(output, targets)
-            (slope,) = torch.autograd.grad(losses.sum(), output)
-        sides.append(losses.detach().double())
-        lengths.append(slope.flatten(1).norm(dim=1).double())
+        sides.append(trainee.loss(trainee.model(inputs), targets).double())
     torch._foreach_copy_(parameters, kept)
-    return ((sides[0] - sides[1]) / (2 * distance)).cpu(), (0.5 * (lengths[0] + lengths[1])).cpu()
+    return ((sides[0] - sides[1]) / (2 * distance)).cpu()
 
 
 def op_effects(applied: Tensor, values: Tensor) -> Tensor:

@@ -49,14 +49,14 @@ def measure_all(
     aligned = train_ids[:ALIGNED]
     trainee.model.eval()
     live = alignment(trainee, training, aligned, held_out, epoch, seed)
-    found |= {f"{name} with held-out data, live weights": values for name, values in live.items()}
+    found["gradient alignment with held-out data, live weights"] = live
     with trainee.averaged_weights(train_ids[: 8 * 512].split(512)):
         table = policy(range(len(particles())))
         losses, plain = trainee.measure(table, held_out[:1024], MEASUREMENTS + epoch, progress=quiet, phase="")
         found["affinity: held-out loss gap, averaged weights"] = -(losses - plain).mean(1)
         for kind, target in (("held-out", held_out), ("training", train_ids[-len(held_out) :])):
             averaged = alignment(trainee, training, aligned, target, epoch, seed)
-            found |= {f"{name} with {kind} data, averaged weights": values for name, values in averaged.items()}
+            found[f"gradient alignment with {kind} data, averaged weights"] = averaged
     if own:
         found["own clone per op"] = scores(own_clones(trainee, train_ids, held_out, epoch, seed))
     return {name: [float(f"{value:.6g}") for value in values.tolist()] for name, values in found.items()}
@@ -98,14 +98,11 @@ def paper(
 
 def alignment(
     trainee: StudyTrainee, training: ParticlePolicy, ids: Tensor, target: Tensor, epoch: int, seed: int
-) -> dict[str, Tensor]:
-    """Return the particles' scores by gradient alignment: as it is, and what the gradients' length does not explain."""
+) -> Tensor:
+    """Return the particles' scores by gradient alignment with target samples."""
     key = MEASUREMENTS + epoch
-    found = sample_alignments(training, trainee, ids, target, key, batch=2048)
-    return {
-        name: scores(per_op(training, ids, key, seed, values))
-        for name, values in (("gradient alignment", found.values), ("alignment beyond length", found.beyond_length()))
-    }
+    values = sample_alignments(training, trainee, ids, target, key, batch=2048)
+    return scores(per_op(training, ids, key, seed, values))
 
 
 def own_clones(trainee: StudyTrainee, train_ids: Tensor, held_out: Tensor, epoch: int, seed: int) -> Tensor:
