@@ -10,7 +10,6 @@ Repeated, the command continues; ``--arms`` takes further arms, as ``particleaug
 from __future__ import annotations
 
 import argparse
-import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,20 +20,27 @@ import torch
 
 from particleaugment import OPS, Schedule
 from particleaugment.policies.schedule import ScheduleStep
+from particleaugment.severity import COURSES
 
 EPOCHS = 60
 STATIC = ("randaugment-n1-m3", "randaugment-n1-m6", "randaugment-n1-m10", "randaugment-n2-m4")
 Course = Callable[[float], float]
 SHAPES: dict[str, Course] = {
-    "fading": lambda done: 0.5 + 0.5 * math.cos(math.pi * done),
-    "rising": lambda done: 0.5 - 0.5 * math.cos(math.pi * done),
+    "fading": COURSES["falling"],
+    "arched": COURSES["arched"],
+    "late": COURSES["late"],
+    "rising": lambda done: 1.0 - COURSES["falling"](done),
     "stopping": lambda done: float(done < 0.85),
 }
 """Share of the images that are augmented, by the share of training done. Fading is the learning rate's course."""
-COURSES = {
+SCHEDULES = {
     "fading-n1-m10": ("fading", 1, 10.0),
     "fading-n1-m6": ("fading", 1, 6.0),
     "fading-n2-m10": ("fading", 2, 10.0),
+    "arched-n1-m6": ("arched", 1, 6.0),
+    "late-n1-m6": ("late", 1, 6.0),
+    "late-n1-m10": ("late", 1, 10.0),
+    "late-n2-m6": ("late", 2, 6.0),
     "rising-n1-m10": ("rising", 1, 10.0),
     "stopping-n1-m10": ("stopping", 1, 10.0),
 }
@@ -54,7 +60,7 @@ def arms(folder: Path) -> dict[str, str]:
     """Write the policies that have no short name and return all arms as ``compare`` takes them."""
     folder.mkdir(parents=True, exist_ok=True)
     found = {"none": "none", "trivialaugment": "trivialaugment", **{name: f"{name}:policy={name}" for name in STATIC}}
-    for name, (shape, ops_per_image, m) in COURSES.items():
+    for name, (shape, ops_per_image, m) in SCHEDULES.items():
         course(SHAPES[shape], ops_per_image, m).save(folder / f"{name}.json")
         found[name] = f"{name}:policy=schedule:{folder / name}.json"
     return found

@@ -1,7 +1,6 @@
 """Severity measured op by op, and a search that steers by it."""
 
 import copy
-import math
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ from particleaugment.severity import COURSES, measure_severity
 
 SETTINGS = {
     "num_particles": 16, "nonzero": 3, "start_value": 0.33, "m": 10, "measure": "loss", "transition": "sparse",
-    "update": "tilted", "alpha": 0.5, "measure_size": 64,
+    "update": "tilted", "alpha": 0.5, "measure_size": 64, "epochs": 10,
 }  # fmt: skip
 
 
@@ -89,44 +88,45 @@ def test_everything_is_as_before():
 @pytest.mark.parametrize("course", COURSES)
 def test_severity_follows_the_course(course):
     trainee, labels = fitted()
-    search = pa.ParticleAugment(**SETTINGS, course=course)
-    rates = [0.5 + 0.5 * math.cos(math.pi * step / 24) for step in range(25)]
-    for rate in rates:
-        trainee.optimizer.param_groups[0]["lr"] = 0.05 * rate
+    search = pa.ParticleAugment(**SETTINGS | {"course": course, "epochs": 25})
+    for epoch in range(1, 26):
+        search.set_epoch(epoch)
         record = search.step_with(trainee, labels)
+        share = COURSES[course](epoch / 25)
         effects = torch.tensor(record.effects, dtype=torch.float64)
         full = 3 * 0.33 * float(effects.mean())
-        assert record.wanted_severity == pytest.approx(full * COURSES[course](rate), abs=1e-9)
+        assert record.wanted_severity == pytest.approx(full * share, abs=1e-9)
         assert record.severity == pytest.approx(float(search.state.weights @ search.state.particles @ effects))
-        if 0.1 <= COURSES[course](rate) <= 0.9:  # the first particles have a severity, and take steps to change it
+        if epoch > 5 and 0.1 <= share <= 0.9:  # the first particles have a severity, and take steps to change it
             assert record.severity == pytest.approx(record.wanted_severity, abs=0.3 * full)
 
 
-def test_courses_are_shares():
-    for course in COURSES.values():
+def test_courses_are_shares_and_end_on_plain_images():
+    for name, course in COURSES.items():
         values = [course(step / 100) for step in range(101)]
         assert all(0 <= value <= 1 for value in values)
         assert max(values) > 0.85
+        assert (values[-1] < 1e-9) == (name != "constant")
 
 
-def test_the_highest_rate_may_come_late():
-    """A warm-up: shares are of the highest rate so far."""
+def test_a_course_needs_to_know_how_long_training_lasts():
+    with pytest.raises(ValueError, match="pass epochs, their number"):
+        pa.ParticleAugment(**SETTINGS | {"epochs": 0})
+    pa.ParticleAugment(**SETTINGS | {"epochs": 0, "course": "constant"})
+
+
+def test_training_on_after_the_end_stays_there():
     trainee, labels = fitted()
-    search = pa.ParticleAugment(**SETTINGS, course="falling")
-    wanted = []
-    for rate in (0.01, 0.05, 0.02):
-        trainee.optimizer.param_groups[0]["lr"] = rate
-        record = search.step_with(trainee, labels)
-        wanted.append(record.wanted_severity / (3 * 0.33 * sum(record.effects) / 15))
-    assert wanted == pytest.approx([1.0, 1.0, 0.4])
+    search = pa.ParticleAugment(**SETTINGS | {"epochs": 2})
+    search.set_epoch(5)
+    assert search.step_with(trainee, labels).wanted_severity == pytest.approx(0.0, abs=1e-9)
 
 
 def test_a_search_by_severity_resumes():
     trainee, labels = fitted()
     search, again = pa.ParticleAugment(**SETTINGS), pa.ParticleAugment(**SETTINGS)
-    for epoch, rate in enumerate((0.05, 0.03), 1):
+    for epoch in (1, 2):
         search.set_epoch(epoch)
-        trainee.optimizer.param_groups[0]["lr"] = rate
         record = search.step_with(trainee, labels)
     assert len(record.delta) == 16
     assert len(record.effects) == len(record.effect_errors) == 15
@@ -151,7 +151,7 @@ def test_losses_that_are_not_finite_are_no_measurement():
     assert torch.equal(search.state.weights, before.weights)
 
 
-@pytest.mark.parametrize("given", [{"measure": "loss"}, {"update": "tilted"}])
+@pytest.mark.parametrize("given", [{"measure": "loss", "epochs": 3}, {"update": "tilted"}])
 def test_severities_and_the_tilted_update_go_together(given):
     with pytest.raises(ValueError, match="set measure=loss with it"):
         pa.ParticleAugment(**given)

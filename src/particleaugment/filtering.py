@@ -50,8 +50,9 @@ class FilterSettings:
         velocity: Drift c, subtracted at every transition: one number or one per op.
         update: ``paper`` for factors (tanh(δ - 1) + 1)^η, ``tilted`` for the weights nearest to the old ones that give
             the policy the wanted severity.
-        course: How the severity that a tilted update steers to moves with the learning rate; see
+        course: How the severity that a tilted update steers to moves while a network trains; see
             :data:`particleaugment.severity.COURSES`.
+        epochs: Length of the training run, which a course follows; 0 where it is not known.
         eta: Strength of the weight update, η.
         alpha: Resample when the effective sample size falls under α·r.
         resampling: ``systematic``, ``multinomial``, ``stratified`` or ``residual``.
@@ -79,7 +80,8 @@ class FilterSettings:
     sigma: float = 0.05
     velocity: float | tuple[float, ...] = 0.0
     update: str = "paper"
-    course: str = "arched"
+    course: str = "late"
+    epochs: int = 0
     eta: float = 1.0
     alpha: float = 0.8
     resampling: str = "systematic"
@@ -99,7 +101,7 @@ class FilterSettings:
             if getattr(self, name) not in choices:
                 hint = nearest_name(getattr(self, name), choices) or f"; it is one of {', '.join(choices)}"
                 raise ValueError(f"{name} cannot be {getattr(self, name)!r}{hint}")
-        for name, least in (("every", 1), ("warmup", 0), ("clone_epochs", 1)):
+        for name, least in (("every", 1), ("warmup", 0), ("clone_epochs", 1), ("epochs", 0)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
@@ -112,6 +114,11 @@ class FilterSettings:
             raise ValueError(
                 f"measure={self.measure} and update={self.update} do not go together: severities are what "
                 "update=tilted steers by; set measure=loss with it, and only with it"
+            )
+        if self.measure == "loss" and self.course != "constant" and not self.epochs:
+            raise ValueError(
+                f"course={self.course} follows the training run from its first epoch to its last; pass epochs, their "
+                "number, or course='constant'"
             )
         if self.measure == "loss" and self.measure_size == 1:
             raise ValueError("measure_size must be at least 2 with measure=loss: one sample cannot tell its error")
@@ -149,10 +156,10 @@ class FilterSettings:
             return pf.tilted_reweight(state, scores, standard_errors, target=target, degrees=len(self.ops))
         return pf.reweight(state, scores, eta=self.eta)
 
-    def wanted_severity(self, effects: pf.OpEffects | None, rate_share: float) -> float:
+    def wanted_severity(self, effects: pf.OpEffects | None, done: float) -> float:
         """Return the severity to steer to: of l ops at their start probability where the course is at its height."""
         full = 0.0 if effects is None else self.nonzero * self.start_value * float(effects.effects.mean())
-        return full * COURSES[self.course](rate_share)
+        return full * COURSES[self.course](done)
 
     def policy(self, state: pf.ParticleSet) -> ParticlePolicy:
         """Return a particle set as a policy."""
@@ -206,7 +213,7 @@ def filter_step(
     *,
     seed: int,
     step: int,
-    rate_share: float = 1.0,
+    done: float = 0.0,
 ) -> tuple[pf.ParticleSet, FilterRecord]:
     """Take one step of the filter: transition, measurement, weight update, resampling.
 
@@ -216,7 +223,7 @@ def filter_step(
         measure: Probes the noised particles.
         seed: The run's seed.
         step: Number of the step; part of every key.
-        rate_share: The learning rate as a share of the highest so far, which severity follows.
+        done: Share of the training run that is done, which the course of severity follows.
     """
     start = time.perf_counter()
     if settings.reset_filter:
@@ -229,7 +236,7 @@ def filter_step(
     measured = measure(policy)
     after = time.perf_counter()
     scores, errors, d0, skip_reason = _scores(measured, policy)
-    target = settings.wanted_severity(measured.effects, rate_share) if isinstance(measured, Severity) else 0.0
+    target = settings.wanted_severity(measured.effects, done) if isinstance(measured, Severity) else 0.0
     if settings.shuffle_scores:
         order = uniform(seed, Stream.SHUFFLE, epoch=step, ids=torch.arange(len(scores)), slots=1)[:, 0].argsort()
         scores, errors = scores[order], errors[order]

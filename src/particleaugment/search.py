@@ -87,7 +87,6 @@ class ParticleAugment:
         self._history: list[tuple[int, pf.ParticleSet]] = [(1, self.state)]
         self._snapshot = Snapshot()
         self._samples: Samples | None = None
-        self.highest_rate = 0.0
 
     @property
     def policy(self) -> ParticlePolicy:
@@ -182,9 +181,6 @@ class ParticleAugment:
             return None
         step = self.steps_taken + 1
 
-        rate = max(float(group["lr"]) for group in trainee.optimizer.param_groups)
-        self.highest_rate = max(self.highest_rate, rate)
-
         def measure(noised: ParticlePolicy) -> Measurement | Severity:
             if self.settings.measure == "loss":
                 return measure_severity(
@@ -209,8 +205,8 @@ class ParticleAugment:
                 progress=progress,
             )
 
-        share = rate / self.highest_rate if self.highest_rate > 0 else 1.0
-        state, record = filter_step(self.state, self.settings, measure, seed=self.seed, step=step, rate_share=share)
+        done = min(1.0, self.epoch / self.settings.epochs) if self.settings.epochs else 0.0
+        state, record = filter_step(self.state, self.settings, measure, seed=self.seed, step=step, done=done)
         self.state, self.steps_taken = state, step
         self.skipped_steps += record.skip_reason is not None
         self._augment.policy = self.policy
@@ -232,7 +228,6 @@ class ParticleAugment:
             "frozen": self.frozen,
             "steps_taken": self.steps_taken,
             "skipped_steps": self.skipped_steps,
-            "highest_rate": self.highest_rate,
             "augment": self._augment.get_extra_state(),
             "history_starts": torch.tensor([start for start, _ in self._history]),
             "history_particles": torch.stack([state.particles for _, state in self._history]),
@@ -253,7 +248,6 @@ class ParticleAugment:
         self.state = self._history[-1][1]
         self.frozen, self.steps_taken = bool(state["frozen"]), int(state["steps_taken"])
         self.skipped_steps = int(state["skipped_steps"])
-        self.highest_rate = float(state.get("highest_rate", 0.0))
         self._augment.set_extra_state(state["augment"])
         self._augment.policy = self.policy
 

@@ -7,6 +7,7 @@ paper measures, it keeps its order from one epoch to the next.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -24,16 +25,17 @@ __all__ = ["COURSES", "Severity", "measure_severity"]
 
 COURSES: Mapping[str, Callable[[float], float]] = MappingProxyType(
     {
-        "constant": lambda rate: 1.0,
-        "falling": lambda rate: rate,
-        "arched": lambda rate: 4.0 * rate * (1.0 - rate),
-        "late": lambda rate: (1.0 - rate) * min(1.0, 10.0 * rate),
+        "constant": lambda done: 1.0,
+        "falling": lambda done: math.cos(0.5 * math.pi * done) ** 2,
+        "arched": lambda done: math.sin(math.pi * done) ** 2,
+        "late": lambda done: math.sin(0.5 * math.pi * done) ** 2 * min(1.0, 10.0 * math.cos(0.5 * math.pi * done) ** 2),
     }
 )
-"""Wanted severity as a share of the full one, by the learning rate as a share of its highest.
+"""Wanted severity as a share of the full one, by the share of training done.
 
-``falling`` goes down with the learning rate. ``arched`` starts at none, when there is everything to learn, is full when
-the rate is half, and ends at none, on images as they are. ``late`` rises for longer and leaves out the last tenth.
+``falling`` is a cosine from 1 to 0, as the learning rate's. ``arched`` starts at none, while there is everything to
+learn, is full halfway, and ends at none, on images as they are. ``late`` rises for longer, the cosine's complement, and
+goes down to none in the last fifth.
 """
 
 

@@ -94,7 +94,7 @@ class Config:
     sigma: float = 0.05
     velocity: float | tuple[float, ...] = 0.0
     update: str = "paper"
-    course: str = "arched"
+    course: str = "late"
     eta: float = 1.0
     alpha: float = 0.8
     resampling: str = "systematic"
