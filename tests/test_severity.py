@@ -101,6 +101,13 @@ def test_severity_follows_the_course(course):
             assert record.severity == pytest.approx(record.wanted_severity, abs=0.3 * full)
 
 
+@pytest.mark.parametrize("course", COURSES)
+def test_the_first_epoch_is_as_severe_as_the_start_of_the_course(course):
+    search = pa.ParticleAugment(**SETTINGS | {"course": course})
+    plain = pa.ParticleAugment(**SETTINGS | {"measure": "none"})
+    assert search.policy.ops_per_image == pytest.approx(COURSES[course](0.0) * plain.policy.ops_per_image)
+
+
 def test_courses_are_shares_and_end_on_plain_images():
     for name, course in COURSES.items():
         values = [course(step / 100) for step in range(101)]

@@ -130,8 +130,8 @@ class FilterSettings:
         pf.resample(updated, alpha=self.alpha, scheme=self.resampling, seed=0, step=0)
 
     def initial_state(self, seed: int) -> pf.ParticleSet:
-        """Return the particles that the search starts from."""
-        return pf.sparse_init(
+        """Return the particles that the search starts from; on a course, as severe as its start."""
+        state = pf.sparse_init(
             num_particles=self.num_particles,
             num_ops=len(self.ops),
             nonzero=self.nonzero,
@@ -139,6 +139,8 @@ class FilterSettings:
             unit_vectors=self.unit_vectors,
             seed=seed,
         )
+        share = COURSES[self.course](0.0) if self.measure == "loss" else 1.0
+        return pf.ParticleSet(share * state.particles, state.log_weights)
 
     def moved(self, state: pf.ParticleSet, seed: int, step: int) -> pf.ParticleSet:
         """Return the particles after the prediction step."""
@@ -158,7 +160,7 @@ class FilterSettings:
 
     def wanted_severity(self, effects: pf.OpEffects | None, done: float) -> float:
         """Return the severity to steer to: of l ops at their start probability where the course is at its height."""
-        full = 0.0 if effects is None else self.nonzero * self.start_value * float(effects.effects.mean())
+        full = 0.0 if effects is None else self.nonzero * self.start_value * max(0.0, float(effects.effects.mean()))
         return full * COURSES[self.course](done)
 
     def policy(self, state: pf.ParticleSet) -> ParticlePolicy:
