@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from particleaugment.compare.comparison import Comparison
+from particleaugment.compare.summary import accuracy_text, arm_summaries, differences, interval_text, time_remark
 from particleaugment.recipes import RECIPES
 from particleaugment.training.config import Config, settings_of
 
@@ -262,6 +264,33 @@ def quick() -> str:
     return f"{text}\n\n{cores} cores each of an {cpu}, three runs at a time, one seed. Made by `{document['command']}`."
 
 
+def comparison(name: str) -> str:
+    """The arms of a comparison: every finished run, and the differences to one of them."""
+    found = Comparison.from_json((RESULTS / "compare" / name / "compare.json").read_text())
+    to_one = {difference.arm: difference for difference in differences(found.arms, found.runs, found.against)}
+    rows = []
+    for summary in arm_summaries(found.arms, found.runs):
+        difference = to_one.get(summary.arm)
+        rows.append(
+            [
+                f"`{summary.arm}`",
+                str(summary.runs),
+                f"{accuracy_text(summary)} %",
+                "" if difference is None else interval_text(difference),
+                f"{summary.best_epoch_mean:.2f} %",
+                f"{summary.search_overhead:.1f} %" if summary.search_overhead else "",
+            ]
+        )
+    head = ["arm", "runs", "last epoch", f"minus `{found.against}` [95 %]", "best epoch*", "search, of training"]
+    commands = dict.fromkeys(f"`{entry['command']}`" for entry in found.commands)
+    machine = found.commands[-1]["machine"]
+    return (
+        f"{table(head, rows)}\n\n\\* chosen by that accuracy itself: not a result. Accuracy on {found.measured_on} "
+        f"images, {found.base.epochs} epochs; {machine['gpu'] or machine['cpu']}. {time_remark(found)} "
+        f"Made by {', '.join(commands)}."
+    )
+
+
 def recipes() -> str:
     """Every recipe: its docstring, its command, and the settings that are not the defaults."""
     sections = []
@@ -300,9 +329,11 @@ def rewritten(text: str) -> str:
     """Return a page with its tables made anew."""
 
     def renew(match: re.Match[str]) -> str:
-        return f"{match[1]}\n{TABLES[match[2]]()}\n\n{match[3]}"
+        name = match[2]
+        made = comparison(name.removesuffix(" comparison")) if name.endswith(" comparison") else TABLES[name]()
+        return f"{match[1]}\n{made}\n\n{match[3]}"
 
-    return re.sub(r"(<!-- ([\w ]+) table -->\n).*?(<!-- end of \2 table -->)", renew, text, flags=re.DOTALL)
+    return re.sub(r"(<!-- ([\w -]+) table -->\n).*?(<!-- end of \2 table -->)", renew, text, flags=re.DOTALL)
 
 
 def main() -> int:
