@@ -9,10 +9,11 @@ import torch
 from searching import learning, pictures, run_epochs, search_of, step
 from torch import nn
 from torch.utils.data import Dataset
-from toy import cross_entropy
+from toy import cross_entropy, preprocess
 
+from particleaugment import ParticleAugment
 from particleaugment import filter as pf
-from particleaugment.probe import Measurement
+from particleaugment.probe import EagerTrainee, Learner, Measurement, Samples
 from particleaugment.search import FilterSettings, filter_step
 
 # One step of the filter.
@@ -196,3 +197,33 @@ def test_a_mean_loss_is_refused_with_advice():
     torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
     assert search.policy == policy
     assert search.steps_taken == 0
+
+
+def test_a_held_out_probe_is_never_trained_on():
+    """D_vp is the same samples at every step, the clone trains on others, and so should the loop."""
+    images, labels = pictures()
+    search = search_of(measure_on="heldout", measure_size=9, clone_size=0.5)
+    trained = search.training_ids(labels)
+    assert len(trained) == len(labels) - 9
+    held_out = set(range(len(labels))) - set(trained.tolist())
+    seen = {"clone": set(), "measured": []}
+    model, optimizer = learning()
+
+    class Noted(EagerTrainee):
+        def train(self, policy, ids, *arguments, **options):
+            seen["clone"] |= set(ids.tolist())
+            return super().train(policy, ids, *arguments, **options)
+
+        def measure(self, policy, ids, *arguments, **options):
+            seen["measured"].append(set(ids.tolist()))
+            return super().measure(policy, ids, *arguments, **options)
+
+    learner = Learner(model, optimizer, cross_entropy, preprocess)
+    trainee = Noted(learner, Samples((images, labels)), search.training_augmentation(), 8)
+    for epoch in (1, 2):
+        search.set_epoch(epoch)
+        search.step_with(trainee, labels)
+    assert seen["measured"] == [held_out] * 4
+    assert seen["clone"]
+    assert not seen["clone"] & held_out
+    assert ParticleAugment(measure_size=9).training_ids(labels).tolist() == list(range(len(labels)))

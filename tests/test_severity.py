@@ -8,7 +8,7 @@ from torch import nn
 
 import particleaugment as pa
 from particleaugment import filter as pf
-from particleaugment.data.split import disjoint_stratified_subsets
+from particleaugment.data.split import disjoint_stratified_subsets, others
 from particleaugment.probe import EagerTrainee, Learner, Samples
 from particleaugment.severity import COURSES, measure_severity
 
@@ -127,6 +127,59 @@ def test_training_on_after_the_end_stays_there():
     search = pa.ParticleAugment(**SETTINGS | {"epochs": 2})
     search.set_epoch(5)
     assert search.step_with(trainee, labels).wanted_severity == pytest.approx(0.0, abs=1e-9)
+
+
+HELD_OUT = SETTINGS | {"measure_on": "heldout", "course": "gap"}
+
+
+def test_the_gap_is_that_of_held_out_and_training_samples():
+    trainee, labels = fitted()
+    search = pa.ParticleAugment(**HELD_OUT, seed=4)
+    trained = search.training_ids(labels)
+    held_out = others(400, trained)
+    assert len(held_out) == 64
+    assert labels[held_out].bincount().tolist() == [16, 16, 16, 16]
+    found = measure_severity(policy(), trainee, labels, measure_size=64, held_out=held_out, seed=4, step=1)
+    trainee.model.eval()
+    images, targets = trainee.samples.gather(held_out)
+    unseen = float(trainee.learner.losses(images, targets).double().mean())
+    ids = trained[disjoint_stratified_subsets(labels[trained], [64], 4, 1)[0]]
+    images, targets = trainee.samples.gather(ids)
+    seen = float(trainee.learner.losses(images, targets).double().mean())
+    assert found.loss == pytest.approx(unseen, rel=1e-5)
+    assert found.gap == pytest.approx(unseen - seen, rel=1e-4, abs=1e-6)
+
+
+def test_severity_follows_the_gap_and_ends_at_none():
+    trainee, labels = fitted()
+    search = pa.ParticleAugment(**HELD_OUT | {"epochs": 20})
+    assert search.policy.ops_per_image == 0
+    held_out = others(400, search.training_ids(labels))
+    images, _ = trainee.samples.tensors
+    images[held_out] = 255 - images[held_out]  # what was never trained on looks unlike the rest: a gap that lasts
+    for epoch in range(1, 21):
+        search.set_epoch(epoch)
+        record = search.step_with(trainee, labels)
+        if epoch == 15:
+            assert record.wanted_severity > 0.3
+            assert record.severity == pytest.approx(record.wanted_severity, rel=0.5)
+            height = record.severity
+    assert record.wanted_severity == pytest.approx(0.0, abs=1e-9)
+    assert record.severity < 0.1 * height
+
+
+def test_without_a_gap_nothing_is_applied():
+    trainee, labels = problem()  # an untrained network knows all samples equally well
+    search = pa.ParticleAugment(**HELD_OUT | {"epochs": 20})
+    for epoch in range(1, 6):
+        search.set_epoch(epoch)
+        record = search.step_with(trainee, labels)
+    assert record.wanted_severity < 0.05
+
+
+def test_a_gap_needs_samples_never_trained_on():
+    with pytest.raises(ValueError, match="set measure_on=heldout"):
+        pa.ParticleAugment(**SETTINGS | {"course": "gap"})
 
 
 def test_a_search_by_severity_resumes():

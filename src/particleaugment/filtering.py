@@ -11,20 +11,22 @@ import torch
 from torch import Tensor
 
 from particleaugment import filter as pf
+from particleaugment.data.split import train_validation_split
 from particleaugment.filter.resample import SCHEMES
 from particleaugment.ops import OPS, nearest_name
 from particleaugment.policies.particles import ParticlePolicy
 from particleaugment.probe import Measurement
 from particleaugment.random import Stream, uniform
-from particleaugment.severity import COURSES, Severity
+from particleaugment.severity import COURSES, Severity, final_share
 
 __all__ = ["FilterRecord", "FilterSettings", "filter_step"]
 
 _CHOICES = {
     "measure": ("clone", "loss", "none"),
+    "measure_on": ("train", "heldout"),
     "transition": ("gaussian", "sparse"),
     "update": ("paper", "tilted"),
-    "course": tuple(COURSES),
+    "course": (*COURSES, "gap"),
     "resampling": SCHEMES,
 }
 
@@ -44,6 +46,8 @@ class FilterSettings:
         unit_vectors: Whether the first particles hold one op each.
         measure: ``clone`` for the paper's relative loss difference, ``loss`` for the ops' severities (see
             :mod:`particleaugment.severity`), ``none`` for no measurement and no update.
+        measure_on: ``train`` draws D_vp from the training data anew for each step, as the paper does; ``heldout`` holds
+            it out: the same samples for all steps, never trained on.
         shuffle_scores: Whether scores are permuted among the particles, as a control.
         transition: ``gaussian`` for the paper's, ``sparse`` for one that keeps l active ops a particle.
         sigma: Standard deviation of the transition's noise.
@@ -51,7 +55,8 @@ class FilterSettings:
         update: ``paper`` for factors (tanh(δ - 1) + 1)^η, ``tilted`` for the weights nearest to the old ones that give
             the policy the wanted severity.
         course: How the severity that a tilted update steers to moves while a network trains; see
-            :data:`particleaugment.severity.COURSES`.
+            :data:`particleaugment.severity.COURSES`. ``gap`` steers to the measured generalisation gap: how much higher
+            the loss is on held-out samples than on training samples.
         epochs: Length of the training run, which a course follows; 0 where it is not known.
         eta: Strength of the weight update, η.
         alpha: Resample when the effective sample size falls under α·r.
@@ -75,6 +80,7 @@ class FilterSettings:
     start_value: float = 0.25
     unit_vectors: bool = False
     measure: str = "clone"
+    measure_on: str = "train"
     shuffle_scores: bool = False
     transition: str = "gaussian"
     sigma: float = 0.05
@@ -120,6 +126,10 @@ class FilterSettings:
                 f"course={self.course} follows the training run from its first epoch to its last; pass epochs, their "
                 "number, or course='constant'"
             )
+        if self.measure == "loss" and self.course == "gap" and self.measure_on != "heldout":
+            raise ValueError(
+                "course=gap compares training samples with samples never trained on; set measure_on=heldout"
+            )
         if self.measure == "loss" and self.measure_size == 1:
             raise ValueError("measure_size must be at least 2 with measure=loss: one sample cannot tell its error")
         # Everything else is checked by the functions that use it, on the smallest input, before any long work.
@@ -139,7 +149,8 @@ class FilterSettings:
             unit_vectors=self.unit_vectors,
             seed=seed,
         )
-        share = COURSES[self.course](0.0) if self.measure == "loss" else 1.0
+        share = 0.0 if self.course == "gap" else COURSES[self.course](0.0)
+        share = share if self.measure == "loss" else 1.0
         return pf.ParticleSet(share * state.particles, state.log_weights)
 
     def moved(self, state: pf.ParticleSet, seed: int, step: int) -> pf.ParticleSet:
@@ -158,10 +169,24 @@ class FilterSettings:
             return pf.tilted_reweight(state, scores, standard_errors, target=target, degrees=len(self.ops))
         return pf.reweight(state, scores, eta=self.eta)
 
-    def wanted_severity(self, effects: pf.OpEffects | None, done: float) -> float:
-        """Return the severity to steer to: of l ops at their start probability where the course is at its height."""
-        full = 0.0 if effects is None else self.nonzero * self.start_value * max(0.0, float(effects.effects.mean()))
+    def wanted_severity(self, measured: Severity, done: float) -> float:
+        """Return the severity to steer to when a share of training is done.
+
+        It is the measured gap, down to none at the end, or a share by the course of the full severity: that of l ops at
+        their start probability.
+        """
+        if measured.effects is None:
+            return 0.0
+        if self.course == "gap":
+            return max(0.0, measured.gap or 0.0) * final_share(done)
+        full = self.nonzero * self.start_value * max(0.0, float(measured.effects.effects.mean()))
         return full * COURSES[self.course](done)
+
+    def split(self, labels: Tensor, seed: int) -> tuple[Tensor, Tensor | None]:
+        """Return the samples to train on and, where D_vp is held out, D_vp."""
+        if self.measure_on == "train" or self.measure == "none":
+            return torch.arange(len(labels)), None
+        return train_validation_split(labels, self.measure_size, seed)
 
     def policy(self, state: pf.ParticleSet) -> ParticlePolicy:
         """Return a particle set as a policy."""
@@ -238,7 +263,7 @@ def filter_step(
     measured = measure(policy)
     after = time.perf_counter()
     scores, errors, d0, skip_reason = _scores(measured, policy)
-    target = settings.wanted_severity(measured.effects, done) if isinstance(measured, Severity) else 0.0
+    target = settings.wanted_severity(measured, done) if isinstance(measured, Severity) else 0.0
     if settings.shuffle_scores:
         order = uniform(seed, Stream.SHUFFLE, epoch=step, ids=torch.arange(len(scores)), slots=1)[:, 0].argsort()
         scores, errors = scores[order], errors[order]

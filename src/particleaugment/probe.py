@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from particleaugment.augment import Augment
-from particleaugment.data.split import disjoint_stratified_subsets, epoch_permutation
+from particleaugment.data.split import disjoint_stratified_subsets, epoch_permutation, others
 from particleaugment.executors import apply
 from particleaugment.learner import Learner, NonFiniteLoss, Samples
 from particleaugment.policies.base import Policy
@@ -247,6 +247,7 @@ def probe(
     *,
     clone_size: int | float,
     measure_size: int | float,
+    held_out: Tensor | None = None,
     clone_epochs: int,
     seed: int,
     step: int,
@@ -261,12 +262,18 @@ def probe(
         snapshot: Memory for the clone's way back, reused from step to step.
         clone_size: Samples in D_tp, as a number or a fraction.
         measure_size: Samples in D_vp, as a number or a fraction.
+        held_out: D_vp itself, where it is held out; D_tp is then drawn from the others.
         clone_epochs: Epochs of clone training, e_p.
         seed: The run's seed.
         step: Number of this filter step; part of every key.
         progress: Told after every batch; may raise to stop, and the network is restored all the same.
     """
-    train_ids, measure_ids = disjoint_stratified_subsets(labels, [clone_size, measure_size], seed, step)
+    if held_out is None:
+        train_ids, measure_ids = disjoint_stratified_subsets(labels, [clone_size, measure_size], seed, step)
+    else:
+        rest = others(len(labels), held_out)
+        train_ids = rest[disjoint_stratified_subsets(labels[rest], [clone_size], seed, step)[0]]
+        measure_ids = held_out
     model = trainee.model
     modes = [(module, module.training) for module in model.modules()] if model.training else None
     key = MEASUREMENTS + step

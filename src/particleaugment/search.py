@@ -111,6 +111,10 @@ class ParticleAugment:
         """What :meth:`augment` calls; its policy follows the search, also in workers of a data loader that run."""
         return self._augment
 
+    def training_ids(self, labels: Tensor) -> Tensor:
+        """Return the samples to train on: all, or with ``measure_on="heldout"`` those that are not held out."""
+        return self.settings.split(labels, self.seed)[0]
+
     def freeze(self) -> None:
         """Stop the filter: from now on :meth:`step` does nothing and the policy stays."""
         self.frozen = True
@@ -180,6 +184,7 @@ class ParticleAugment:
         if self.frozen:
             return None
         step = self.steps_taken + 1
+        _, held_out = self.settings.split(labels, self.seed)
 
         def measure(noised: ParticlePolicy) -> Measurement | Severity:
             if self.settings.measure == "loss":
@@ -188,6 +193,7 @@ class ParticleAugment:
                     trainee,
                     labels,
                     measure_size=self.settings.measure_size,
+                    held_out=held_out,
                     seed=self.seed,
                     step=step,
                     progress=progress,
@@ -199,6 +205,7 @@ class ParticleAugment:
                 self._snapshot,
                 clone_size=self.settings.clone_size,
                 measure_size=self.settings.measure_size,
+                held_out=held_out,
                 clone_epochs=self.settings.clone_epochs,
                 seed=self.seed,
                 step=step,

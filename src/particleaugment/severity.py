@@ -17,18 +17,28 @@ import torch
 from torch import Tensor
 
 from particleaugment import filter as pf
-from particleaugment.data.split import disjoint_stratified_subsets
+from particleaugment.data.split import disjoint_stratified_subsets, others
 from particleaugment.policies.particles import ParticlePolicy
 from particleaugment.probe import MEASUREMENTS, Progress, Trainee
 
-__all__ = ["COURSES", "Severity", "measure_severity"]
+__all__ = ["COURSES", "Severity", "final_share", "measure_severity"]
+
+
+def final_share(done: float) -> float:
+    """Return what is left of severity near the end: all of it for four fifths of training, none at the last epoch.
+
+    >>> [round(final_share(done), 2) for done in (0.0, 0.75, 0.9, 1.0)]
+    [1.0, 1.0, 0.24, 0.0]
+    """
+    return min(1.0, 10.0 * math.cos(0.5 * math.pi * done) ** 2)
+
 
 COURSES: Mapping[str, Callable[[float], float]] = MappingProxyType(
     {
         "constant": lambda done: 1.0,
         "falling": lambda done: math.cos(0.5 * math.pi * done) ** 2,
         "arched": lambda done: math.sin(math.pi * done) ** 2,
-        "late": lambda done: math.sin(0.5 * math.pi * done) ** 2 * min(1.0, 10.0 * math.cos(0.5 * math.pi * done) ** 2),
+        "late": lambda done: math.sin(0.5 * math.pi * done) ** 2 * final_share(done),
     }
 )
 """Wanted severity as a share of the full one, by the share of training done.
@@ -44,12 +54,14 @@ class Severity(NamedTuple):
 
     Attributes:
         effects: Effect of each op on the loss, with its errors; None where a loss was not finite.
-        loss: Mean loss of the plain images.
+        loss: Mean loss of D_vp's plain images.
+        gap: How much higher that is than the loss of as many training images, where D_vp is held out.
         seconds: Time spent.
     """
 
     effects: pf.OpEffects | None
     loss: float
+    gap: float | None
     seconds: dict[str, float]
 
 
@@ -59,6 +71,7 @@ def measure_severity(
     labels: Tensor,
     *,
     measure_size: int | float,
+    held_out: Tensor | None = None,
     seed: int,
     step: int,
     progress: Progress = lambda phase, done, total: None,
@@ -70,26 +83,42 @@ def measure_severity(
         trainee: The network.
         labels: Class labels of the training samples, for stratification.
         measure_size: Samples of D_vp, as a number or a fraction.
+        held_out: D_vp itself, where it is held out.
         seed: The run's seed.
         step: Number of the filter step; part of every key.
         progress: Told after every batch; may raise to stop.
     """
     start = time.perf_counter()
-    (ids,) = disjoint_stratified_subsets(labels, [measure_size], seed, step)
+    trained, ids = drawn_subsets(labels, measure_size, held_out, seed, step)
     count = len(policy.ops)
     every_op = torch.eye(count, dtype=torch.float64)
-    single = ParticlePolicy(
-        every_op, torch.ones(count, dtype=torch.float64), policy.m, policy.semantics, policy.order, policy.ops
-    )
+    weights = torch.ones(count, dtype=torch.float64)
+    single = ParticlePolicy(every_op, weights, policy.m, policy.semantics, policy.order, policy.ops)
+    nothing = ParticlePolicy(0.0 * every_op[:1], weights[:1], policy.m, policy.semantics, policy.order, policy.ops)
+    key, gap = MEASUREMENTS + step, None
     modes = [(module, module.training) for module in trainee.model.modules()]
     trainee.model.eval()
     try:
-        losses, plain = trainee.measure(single, ids, MEASUREMENTS + step, progress=progress, phase="measure")
+        losses, plain = trainee.measure(single, ids, key, progress=progress, phase="measure")
+        if trained is not None:
+            _, fitted = trainee.measure(nothing, trained, key, progress=progress, phase="measure")
+            gap = float(plain.mean() - fitted.mean())
     finally:
         for module, training in modes:
             module.training = training
     rises = losses - plain
     effects = None
-    if bool(rises.isfinite().all()):
+    if bool(rises.isfinite().all()) and (gap is None or math.isfinite(gap)):
         effects = pf.OpEffects(rises.mean(1), torch.cov(rises).reshape(count, count) / len(ids))
-    return Severity(effects, float(plain.mean()), {"measure": time.perf_counter() - start})
+    return Severity(effects, float(plain.mean()), gap, {"measure": time.perf_counter() - start})
+
+
+def drawn_subsets(
+    labels: Tensor, measure_size: int | float, held_out: Tensor | None, seed: int, step: int
+) -> tuple[Tensor | None, Tensor]:
+    """Return training samples to compare D_vp with, where it is held out, as many, and D_vp."""
+    if held_out is None:
+        return None, disjoint_stratified_subsets(labels, [measure_size], seed, step)[0]
+    trained = others(len(labels), held_out)
+    size = min(len(held_out), len(trained))
+    return trained[disjoint_stratified_subsets(labels[trained], [size], seed, step)[0]], held_out

@@ -89,6 +89,7 @@ class Config:
     start_value: float = 0.25
     unit_vectors: bool = False
     measure: str = "clone"
+    measure_on: str = "train"
     shuffle_scores: bool = False
     transition: str = "gaussian"
     sigma: float = 0.05

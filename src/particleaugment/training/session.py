@@ -91,6 +91,7 @@ class Session:
         self._evaluate, self._examples = parts.evaluate, parts.examples
         self.model, self.optimizer, self.trainee = parts.model, parts.optimizer, parts.trainee
         self.search: ParticleAugment | None = None
+        self._training_ids = torch.arange(len(self.samples))
         self.ranks.everywhere(self._make_search)
         self.position = Position()
         self.resumes = 0
@@ -116,9 +117,14 @@ class Session:
             self._check_subsets()
 
     def _check_subsets(self) -> None:
+        assert self.search is not None
         sizes = [self.config.clone_size, self.config.measure_size]
         try:
-            disjoint_stratified_subsets(self.samples.labels, sizes, self.config.seed, 1)
+            self._training_ids = self.search.training_ids(self.samples.labels)
+            if len(self._training_ids) < len(self.samples):
+                sizes = sizes[:1]
+            if self.config.measure != "loss":
+                disjoint_stratified_subsets(self.samples.labels[self._training_ids], sizes, self.config.seed, 1)
         except (TypeError, ValueError) as error:
             raise ConfigError(f"clone_size and measure_size do not suit the data: {error}") from None
 
@@ -131,7 +137,7 @@ class Session:
         epoch = self.position.epoch
         self._set_learning_rate(learning_rate(self.config, epoch))
         self.model.train()
-        order = epoch_permutation(len(self.samples), self.config.seed, epoch)
+        order = self._training_ids[epoch_permutation(len(self._training_ids), self.config.seed, epoch)]
         with self._timed("train"):
             try:
                 self.trainee.train(
@@ -162,7 +168,7 @@ class Session:
         record = {
             "kind": "epoch",
             "epoch": epoch,
-            "train_loss": self.position.loss_sum / len(self.samples),
+            "train_loss": self.position.loss_sum / len(self._training_ids),
             "test_loss": test_loss,
             "test_accuracy": accuracy,
             "learning_rate": learning_rate(self.config, epoch),
@@ -311,7 +317,7 @@ class Session:
 
     def estimate_seconds(self) -> float:
         """Time a few batches, in place and undone, and return what the rest of the run should take."""
-        config, trainee, total = self.config, self.trainee, len(self.samples)
+        config, trainee, total = self.config, self.trainee, len(self._training_ids)
         batches = 20 if isinstance(trainee, GraphTrainee) else 4 if next(self.model.parameters()).is_cuda else 1
         ids = torch.arange(min(batches * config.batch_size, total))
         part = min(len(self.data.test_labels), len(ids))
