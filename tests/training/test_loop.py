@@ -5,7 +5,7 @@ import json
 
 import pytest
 import torch
-from runs import config_of, finish, result, session_of, timeless
+from runs import StopAfter, config_of, finish, result, session_of, timeless
 from safetensors import safe_open
 from safetensors.torch import load as from_safetensors
 from torch import nn
@@ -13,6 +13,8 @@ from torch import nn
 import particleaugment as pa
 from particleaugment.data import epoch_permutation
 from particleaugment.models import build_model
+from particleaugment.probe import EagerTrainee
+from particleaugment.recipes.presets import PRESETS
 from particleaugment.search import filter_step
 from particleaugment.training import loop
 from particleaugment.training.session import learning_rate
@@ -167,3 +169,30 @@ def test_the_searchs_step_in_a_run_is_the_filters(tiny, no_report, tmp_path):
     assert logged["d0"] == record.d0
     assert logged["delta"] == list(record.delta)
     assert logged["skip_reason"] == record.skip_reason
+
+
+IMPROVED = (*PRESETS["improved"], "measure_size=10")
+
+
+def test_held_out_samples_are_never_trained_on(tiny, no_report, tmp_path, monkeypatch):
+    trained, original = [], EagerTrainee.train
+
+    def noted(self, policy, ids, *arguments, **options):
+        trained.append(ids.tolist())
+        return original(self, policy, ids, *arguments, **options)
+
+    monkeypatch.setattr(EagerTrainee, "train", noted)
+    session, _ = finish(tmp_path / "run", *IMPROVED)
+    expected = session.search.training_ids(session.samples.labels)
+    assert len(expected) == 50
+    assert all(sorted(ids) == expected.tolist() for ids in trained)
+    assert len(trained) == 3
+    assert all(0 < record["train_loss"] < 10 for record in timeless(tmp_path / "run") if record["kind"] == "epoch")
+
+
+@pytest.mark.parametrize("looks", [2, 5, 9, 13])
+def test_a_run_that_follows_the_gap_goes_on_where_it_was(tiny, no_report, tmp_path, looks):
+    assert finish(tmp_path / "whole", *IMPROVED)[1]
+    finish(tmp_path / "stopped", *IMPROVED, stop=StopAfter(looks))
+    assert finish(tmp_path / "stopped")[1]
+    assert result(tmp_path / "stopped") == result(tmp_path / "whole")

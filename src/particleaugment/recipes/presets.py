@@ -13,13 +13,13 @@ __all__ = ["PRESETS", "preset_settings"]
 PRESETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "paper": (
-            *("policy=particles", "measure=clone", "transition=gaussian", "update=paper"),
-            *("sigma=0.05", "alpha=0.8"),
+            *("policy=particles", "measure=clone", "measure_on=train"),
+            *("transition=gaussian", "sigma=0.05", "update=paper", "alpha=0.8"),
         ),
         "improved": (
-            *("policy=particles", "measure=loss", "transition=sparse", "update=tilted"),
-            *("sigma=0.05", "alpha=0.5", "start_value=0.33", "nonzero=3", "m=10", "unit_vectors=false", "velocity=0"),
-            *("measure_size=0.01",),
+            *("policy=particles", "measure=loss", "measure_on=heldout", "measure_size=0.01"),
+            *("transition=sparse", "sigma=0.05", "velocity=0", "update=tilted", "course=gap", "alpha=0.5"),
+            *("m=6", "nonzero=3", "start_value=0.33", "unit_vectors=false"),
         ),
     }
 )
