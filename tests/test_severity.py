@@ -161,6 +161,10 @@ def test_severity_follows_the_gap_and_ends_at_none():
         search.set_epoch(epoch)
         record = search.step_with(trainee, labels)
         if epoch == 15:
+            found = measure_severity(
+                policy(), trainee, labels, measure_size=64, held_out=held_out, seed=search.seed, step=15
+            )
+            assert record.wanted_severity == pytest.approx(found.gap - 0.1 * found.loss, rel=1e-3)
             assert record.wanted_severity > 0.3
             assert record.severity == pytest.approx(record.wanted_severity, rel=0.5)
             height = record.severity

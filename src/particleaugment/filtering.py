@@ -31,6 +31,9 @@ _CHOICES = {
 }
 
 
+_SLACK = 0.1  # of the held-out loss: early, when losses are high and noisy, a small gap is no overfitting
+
+
 @dataclass(frozen=True, kw_only=True)
 class FilterSettings:
     """Settings of the search, with the paper's defaults.
@@ -172,13 +175,13 @@ class FilterSettings:
     def wanted_severity(self, measured: Severity, done: float) -> float:
         """Return the severity to steer to when a share of training is done.
 
-        It is the measured gap, down to none at the end, or a share by the course of the full severity: that of l ops at
-        their start probability.
+        It is the measured gap beyond a tenth of the held-out loss, down to none at the end, or a share by the course of
+        the full severity: that of l ops at their start probability.
         """
         if measured.effects is None:
             return 0.0
         if self.course == "gap":
-            return max(0.0, measured.gap or 0.0) * final_share(done)
+            return max(0.0, (measured.gap or 0.0) - _SLACK * measured.loss) * final_share(done)
         full = self.nonzero * self.start_value * max(0.0, float(measured.effects.effects.mean()))
         return full * COURSES[self.course](done)
 
