@@ -1,8 +1,8 @@
-"""How severe should augmentation be, when, and of which kind? Policies that never change, and courses that do.
+"""How severe should augmentation be, and when? Policies that never change, and courses that do.
 
 Sixty epochs of WRN-28-2 on 40,000 images of CIFAR-10, judged on the 10,000 others; the test set plays no part.
 
-    python benchmarks/severity.py --data DIR --jobs 8 --out runs/severity
+    python benchmarks/severity.py --data DIR --jobs 4 --out runs/severity
 
 Repeated, the command continues; ``--arms`` takes further arms, as ``particleaugment compare`` does.
 """

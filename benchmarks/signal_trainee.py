@@ -34,12 +34,12 @@ def particles() -> Tensor:
     return torch.cat([sparse.particles, SINGLE_PROBABILITY * torch.eye(len(OPS), dtype=torch.float64)])
 
 
-def policy(rows: Sequence[int], m: float = M, scale: float = 1.0) -> ParticlePolicy:
-    """Return a policy that draws evenly from some of the particles, their probabilities scaled."""
-    table = (scale * particles()).clamp(max=1.0)
+def policy(rows: Sequence[int]) -> ParticlePolicy:
+    """Return a policy that draws evenly from some of the particles."""
+    table = particles()
     weights = torch.zeros(len(table), dtype=torch.float64)
     weights[list(rows)] = 1.0
-    return ParticlePolicy(table, weights, m=m, semantics="timm-increasing")
+    return ParticlePolicy(table, weights, m=M, semantics="timm-increasing")
 
 
 def quiet(phase: str, done: int, total: int) -> None:

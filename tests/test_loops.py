@@ -126,15 +126,7 @@ class Wrapped(nn.Module):
 
 
 def record_of(model, optimizer, **settings):
-    return search_of().step(
-        model=model,
-        optimizer=optimizer,
-        dataset=(IMAGES, LABELS),
-        loss=cross_entropy,
-        preprocess=preprocess,
-        batch_size=12,
-        **settings,
-    )
+    return step(search_of(), model, optimizer, **settings)
 
 
 def test_models_that_return_an_object_with_logits():

@@ -8,7 +8,7 @@ from torch import nn
 
 import particleaugment as pa
 from particleaugment import filter as pf
-from particleaugment.data.split import disjoint_stratified_subsets, others
+from particleaugment.data.split import disjoint_stratified_subsets
 from particleaugment.probe import EagerTrainee, Learner, Samples
 from particleaugment.severity import COURSES, measure_severity
 
@@ -135,11 +135,12 @@ HELD_OUT = SETTINGS | {"measure_on": "heldout", "course": "gap"}
 def test_the_gap_is_that_of_held_out_and_training_samples():
     trainee, labels = fitted()
     search = pa.ParticleAugment(**HELD_OUT, seed=4)
-    trained = search.training_ids(labels)
-    held_out = others(400, trained)
+    trained, held_out = search.settings.split(labels, 4)
+    assert torch.equal(search.training_ids(labels), trained)
+    assert torch.equal(torch.cat([trained, held_out]).sort().values, torch.arange(400))
     assert len(held_out) == 64
     assert labels[held_out].bincount().tolist() == [16, 16, 16, 16]
-    found = measure_severity(policy(), trainee, labels, measure_size=64, held_out=held_out, seed=4, step=1)
+    found = measure_severity(policy(), trainee, labels, measure_size=64, split=(trained, held_out), seed=4, step=1)
     trainee.model.eval()
     images, targets = trainee.samples.gather(held_out)
     unseen = float(trainee.learner.losses(images, targets).double().mean())
@@ -154,16 +155,15 @@ def test_severity_follows_the_gap_and_ends_at_none():
     trainee, labels = fitted()
     search = pa.ParticleAugment(**HELD_OUT | {"epochs": 20})
     assert search.policy.ops_per_image == 0
-    held_out = others(400, search.training_ids(labels))
+    split = search.settings.split(labels, search.seed)
+    held_out = split[1]
     images, _ = trainee.samples.tensors
     images[held_out] = 255 - images[held_out]  # what was never trained on looks unlike the rest: a gap that lasts
     for epoch in range(1, 21):
         search.set_epoch(epoch)
         record = search.step_with(trainee, labels)
         if epoch == 15:
-            found = measure_severity(
-                policy(), trainee, labels, measure_size=64, held_out=held_out, seed=search.seed, step=15
-            )
+            found = measure_severity(policy(), trainee, labels, measure_size=64, split=split, seed=search.seed, step=15)
             assert record.wanted_severity == pytest.approx(found.gap - 0.1 * found.loss, rel=1e-3)
             assert record.wanted_severity > 0.3
             assert record.severity == pytest.approx(record.wanted_severity, rel=0.5)

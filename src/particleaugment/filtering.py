@@ -185,10 +185,10 @@ class FilterSettings:
         full = self.nonzero * self.start_value * max(0.0, float(measured.effects.effects.mean()))
         return full * COURSES[self.course](done)
 
-    def split(self, labels: Tensor, seed: int) -> tuple[Tensor, Tensor | None]:
-        """Return the samples to train on and, where D_vp is held out, D_vp."""
+    def split(self, labels: Tensor, seed: int) -> tuple[Tensor, Tensor] | None:
+        """Return the samples to train on and D_vp, or None where D_vp is not held out."""
         if self.measure_on == "train" or self.measure == "none":
-            return torch.arange(len(labels)), None
+            return None
         return train_validation_split(labels, self.measure_size, seed)
 
     def policy(self, state: pf.ParticleSet) -> ParticlePolicy:

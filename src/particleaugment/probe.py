@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from particleaugment.augment import Augment
-from particleaugment.data.split import disjoint_stratified_subsets, epoch_permutation, others
+from particleaugment.data.split import disjoint_stratified_subsets, epoch_permutation
 from particleaugment.executors import apply
 from particleaugment.learner import Learner, NonFiniteLoss, Samples
 from particleaugment.policies.base import Policy
@@ -247,7 +247,7 @@ def probe(
     *,
     clone_size: int | float,
     measure_size: int | float,
-    held_out: Tensor | None = None,
+    split: tuple[Tensor, Tensor] | None = None,
     clone_epochs: int,
     seed: int,
     step: int,
@@ -262,18 +262,17 @@ def probe(
         snapshot: Memory for the clone's way back, reused from step to step.
         clone_size: Samples in D_tp, as a number or a fraction.
         measure_size: Samples in D_vp, as a number or a fraction.
-        held_out: D_vp itself, where it is held out; D_tp is then drawn from the others.
+        split: Where D_vp is held out, the samples that are trained on, which D_tp is drawn from, and D_vp itself.
         clone_epochs: Epochs of clone training, e_p.
         seed: The run's seed.
         step: Number of this filter step; part of every key.
         progress: Told after every batch; may raise to stop, and the network is restored all the same.
     """
-    if held_out is None:
+    if split is None:
         train_ids, measure_ids = disjoint_stratified_subsets(labels, [clone_size, measure_size], seed, step)
     else:
-        rest = others(len(labels), held_out)
-        train_ids = rest[disjoint_stratified_subsets(labels[rest], [clone_size], seed, step)[0]]
-        measure_ids = held_out
+        trained, measure_ids = split
+        train_ids = trained[disjoint_stratified_subsets(labels[trained], [clone_size], seed, step)[0]]
     model = trainee.model
     modes = [(module, module.training) for module in model.modules()] if model.training else None
     key = MEASUREMENTS + step
@@ -291,11 +290,11 @@ def probe(
             # A diverged clone is a measurement like any other: its losses are not finite, and the filter skips it.
             nothing = torch.full_like(ref, torch.nan)
             return Measurement(ref, nothing, ref_clean, nothing[0], {"clone": time.perf_counter() - measured})
-        trained = time.perf_counter()
+        cloned = time.perf_counter()
         model.eval()
         upd, upd_clean = trainee.measure(policy, measure_ids, key, progress=progress, phase="measure after")
     end = time.perf_counter()
-    seconds = {"clone": trained - measured, "measure": (measured - start) + (end - trained)}
+    seconds = {"clone": cloned - measured, "measure": (measured - start) + (end - cloned)}
     return Measurement(ref, upd, ref_clean, upd_clean, seconds)
 
 

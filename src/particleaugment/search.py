@@ -87,6 +87,7 @@ class ParticleAugment:
         self._history: list[tuple[int, pf.ParticleSet]] = [(1, self.state)]
         self._snapshot = Snapshot()
         self._samples: Samples | None = None
+        self._split: tuple[Tensor, tuple[Tensor, Tensor] | None] | None = None
 
     @property
     def policy(self) -> ParticlePolicy:
@@ -113,7 +114,8 @@ class ParticleAugment:
 
     def training_ids(self, labels: Tensor) -> Tensor:
         """Return the samples to train on: all, or with ``measure_on="heldout"`` those that are not held out."""
-        return self.settings.split(labels, self.seed)[0]
+        split = self._split_of(labels)
+        return torch.arange(len(labels)) if split is None else split[0]
 
     def freeze(self) -> None:
         """Stop the filter: from now on :meth:`step` does nothing and the policy stays."""
@@ -184,7 +186,7 @@ class ParticleAugment:
         if self.frozen:
             return None
         step = self.steps_taken + 1
-        _, held_out = self.settings.split(labels, self.seed)
+        split = self._split_of(labels)
 
         def measure(noised: ParticlePolicy) -> Measurement | Severity:
             if self.settings.measure == "loss":
@@ -193,7 +195,7 @@ class ParticleAugment:
                     trainee,
                     labels,
                     measure_size=self.settings.measure_size,
-                    held_out=held_out,
+                    split=split,
                     seed=self.seed,
                     step=step,
                     progress=progress,
@@ -205,7 +207,7 @@ class ParticleAugment:
                 self._snapshot,
                 clone_size=self.settings.clone_size,
                 measure_size=self.settings.measure_size,
-                held_out=held_out,
+                split=split,
                 clone_epochs=self.settings.clone_epochs,
                 seed=self.seed,
                 step=step,
@@ -264,6 +266,12 @@ class ParticleAugment:
         if self._samples is None or self._samples.dataset is not dataset:
             self._samples = Samples(dataset)
         return self._samples
+
+    def _split_of(self, labels: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Return what is trained on and what is held out of samples with these labels; drawn once."""
+        if self._split is None or self._split[0] is not labels:
+            self._split = (labels, self.settings.split(labels, self.seed))
+        return self._split[1]
 
     def __repr__(self) -> str:
         return f"ParticleAugment({self.steps_taken} steps, {self.skipped_steps} skipped, {self.policy!r})"

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from particleaugment import filter as pf
-from particleaugment.data.split import disjoint_stratified_subsets, others
+from particleaugment.data.split import disjoint_stratified_subsets
 from particleaugment.policies.particles import ParticlePolicy
 from particleaugment.probe import MEASUREMENTS, Progress, Trainee
 
@@ -71,7 +71,7 @@ def measure_severity(
     labels: Tensor,
     *,
     measure_size: int | float,
-    held_out: Tensor | None = None,
+    split: tuple[Tensor, Tensor] | None = None,
     seed: int,
     step: int,
     progress: Progress = lambda phase, done, total: None,
@@ -83,13 +83,13 @@ def measure_severity(
         trainee: The network.
         labels: Class labels of the training samples, for stratification.
         measure_size: Samples of D_vp, as a number or a fraction.
-        held_out: D_vp itself, where it is held out.
+        split: Where D_vp is held out, the samples that are trained on, and D_vp itself.
         seed: The run's seed.
         step: Number of the filter step; part of every key.
         progress: Told after every batch; may raise to stop.
     """
     start = time.perf_counter()
-    trained, ids = drawn_subsets(labels, measure_size, held_out, seed, step)
+    (ids,) = disjoint_stratified_subsets(labels, [measure_size], seed, step) if split is None else split[1:]
     count = len(policy.ops)
     every_op = torch.eye(count, dtype=torch.float64)
     weights = torch.ones(count, dtype=torch.float64)
@@ -100,7 +100,10 @@ def measure_severity(
     trainee.model.eval()
     try:
         losses, plain = trainee.measure(single, ids, key, progress=progress, phase="measure")
-        if trained is not None:
+        if split is not None:
+            rest = split[0]
+            as_many = min(len(ids), len(rest))
+            trained = rest[disjoint_stratified_subsets(labels[rest], [as_many], seed, step)[0]]
             _, fitted = trainee.measure(nothing, trained, key, progress=progress, phase="measure")
             gap = float(plain.mean() - fitted.mean())
     finally:
@@ -111,14 +114,3 @@ def measure_severity(
     if bool(rises.isfinite().all()) and (gap is None or math.isfinite(gap)):
         effects = pf.OpEffects(rises.mean(1), torch.cov(rises).reshape(count, count) / len(ids))
     return Severity(effects, float(plain.mean()), gap, {"measure": time.perf_counter() - start})
-
-
-def drawn_subsets(
-    labels: Tensor, measure_size: int | float, held_out: Tensor | None, seed: int, step: int
-) -> tuple[Tensor | None, Tensor]:
-    """Return training samples to compare D_vp with, where it is held out, as many, and D_vp."""
-    if held_out is None:
-        return None, disjoint_stratified_subsets(labels, [measure_size], seed, step)[0]
-    trained = others(len(labels), held_out)
-    size = min(len(held_out), len(trained))
-    return trained[disjoint_stratified_subsets(labels[trained], [size], seed, step)[0]], held_out

@@ -17,6 +17,7 @@ from particleaugment.probe import EagerTrainee
 from particleaugment.recipes.presets import PRESETS
 from particleaugment.search import filter_step
 from particleaugment.training import loop
+from particleaugment.training.config import ConfigError
 from particleaugment.training.session import learning_rate
 
 
@@ -196,3 +197,10 @@ def test_a_run_that_follows_the_gap_goes_on_where_it_was(tiny, no_report, tmp_pa
     finish(tmp_path / "stopped", *IMPROVED, stop=StopAfter(looks))
     assert finish(tmp_path / "stopped")[1]
     assert result(tmp_path / "stopped") == result(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("where", ["train", "heldout"])
+def test_a_measurement_larger_than_the_data_is_refused_before_training(tiny, tmp_path, where):
+    settings = (*PRESETS["improved"], f"measure_on={where}", "course=late", "measure_size=61")
+    with pytest.raises(ConfigError, match="measure_size do not suit the data"):
+        session_of(tmp_path / "run", *settings)

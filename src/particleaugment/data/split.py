@@ -104,17 +104,6 @@ def train_validation_split(labels: Tensor, validation: int | float, seed: int) -
     return (~held_out).nonzero().flatten(), held_out.nonzero().flatten()
 
 
-def others(n: int, ids: Tensor) -> Tensor:
-    """Return those of 0..n-1 that are not among ``ids``, ascending.
-
-    >>> others(5, torch.tensor([3, 0])).tolist()
-    [1, 2, 4]
-    """
-    left = torch.ones(n, dtype=torch.bool)
-    left[ids.cpu()] = False
-    return left.nonzero().flatten()
-
-
 def epoch_permutation(n: int, seed: int, epoch: int) -> Tensor:
     """Return the int64 permutation of 0..n-1 in which epoch ``epoch`` visits the samples.
 

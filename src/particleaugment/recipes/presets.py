@@ -23,8 +23,8 @@ PRESETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         ),
     }
 )
-"""Settings of each preset, as ``key=value``: ``paper`` is the algorithm to the letter, ``improved`` the parts that the
-signal studies speak for."""
+"""Settings of each preset, as ``key=value``: ``paper`` is the algorithm to the letter, ``improved`` steers the
+policy's severity to the generalisation gap."""
 
 
 def preset_settings(name: str | None) -> tuple[str, ...]:

@@ -69,8 +69,13 @@ _FIELDS: Mapping[str, Mapping[str, _Rule]] = {
         "seconds": _SECONDS,
     },
 }
-_OPTIONAL = {"ops_per_image": _NOT_NEGATIVE, "effects": _NUMBERS, "effect_errors": _NUMBERS}
-_OPTIONAL |= dict.fromkeys(("severity", "wanted_severity"), _NUMBER_OR_NULL)
+_OPTIONAL = {
+    "ops_per_image": _NOT_NEGATIVE,
+    "effects": _NUMBERS,
+    "effect_errors": _NUMBERS,
+    "severity": _NUMBER_OR_NULL,
+    "wanted_severity": _NUMBER_OR_NULL,
+}
 
 
 def check_record(record: Any) -> None:

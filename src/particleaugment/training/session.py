@@ -118,13 +118,14 @@ class Session:
 
     def _check_subsets(self) -> None:
         assert self.search is not None
-        sizes = [self.config.clone_size, self.config.measure_size]
+        config, labels = self.config, self.samples.labels
         try:
-            self._training_ids = self.search.training_ids(self.samples.labels)
-            if len(self._training_ids) < len(self.samples):
-                sizes = sizes[:1]
-            if self.config.measure != "loss":
-                disjoint_stratified_subsets(self.samples.labels[self._training_ids], sizes, self.config.seed, 1)
+            self._training_ids = self.search.training_ids(labels)
+            sizes = [config.clone_size] if config.measure != "loss" else []
+            if len(self._training_ids) == len(labels):  # otherwise D_vp is held out, and drawn
+                sizes.append(config.measure_size)
+            if sizes:
+                disjoint_stratified_subsets(labels[self._training_ids], sizes, config.seed, 1)
         except (TypeError, ValueError) as error:
             raise ConfigError(f"clone_size and measure_size do not suit the data: {error}") from None
 
