@@ -1,8 +1,9 @@
 """How severe should augmentation be, and when? Policies that never change, and courses that do.
 
-Sixty epochs of WRN-28-2 on 40,000 images of CIFAR-10, judged on the 10,000 others; the test set plays no part.
+WRN-28-2 on 40,000 images of CIFAR-10, judged on the 10,000 others; the test set plays no part.
 
     python benchmarks/severity.py --data DIR --jobs 4 --out runs/severity
+    python benchmarks/severity.py --data DIR --jobs 4 --out runs/severity-250 --epochs 250 --seeds 0
 
 Repeated, the command continues; ``--arms`` takes further arms, as ``particleaugment compare`` does.
 """
@@ -70,6 +71,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", required=True, help="folder of CIFAR-10's binary archive")
     parser.add_argument("--seeds", default="0,1")
+    parser.add_argument("--epochs", type=int, default=EPOCHS, help="courses are stretched to them")
     parser.add_argument("--jobs", default="1")
     parser.add_argument("--only", default="", help="some of the arms, separated by commas")
     parser.add_argument("--arms", default="", help="further arms")
@@ -80,7 +82,7 @@ def main() -> None:
     names += [options.arms] if options.arms else []
     command = (
         ["compare", "cifar10-wrn28-2", "--arms", ",".join(names), "--seeds", options.seeds, "--jobs", options.jobs]
-        + ["--out", str(options.out), "--set", f"epochs={EPOCHS}", "--set", "validation=10000"]
+        + ["--out", str(options.out), "--set", f"epochs={options.epochs}", "--set", "validation=10000"]
         + ["--set", f"data_dir={options.data}"]
     )
     sys.exit(subprocess.call([sys.executable, "-m", "particleaugment", *command]))

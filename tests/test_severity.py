@@ -172,6 +172,28 @@ def test_severity_follows_the_gap_and_ends_at_none():
     assert record.severity < 0.1 * height
 
 
+@pytest.mark.parametrize("settings", [HELD_OUT, SETTINGS | {"course": "constant"}])
+def test_gain_multiplies_what_is_wanted(settings):
+    trainee, labels = fitted()
+    if settings["course"] == "gap":
+        held_out = pa.ParticleAugment(**settings).settings.split(labels, 0)[1]
+        images, _ = trainee.samples.tensors
+        images[held_out] = 255 - images[held_out]
+    wanted = []
+    for gain in (0.0, 1.0, 3.0):
+        search = pa.ParticleAugment(**settings | {"gain": gain})
+        search.set_epoch(1)
+        wanted.append(search.step_with(trainee, labels).wanted_severity)
+    assert wanted[1] > 0.1
+    assert wanted == pytest.approx([0.0, wanted[1], 3 * wanted[1]])
+
+
+def test_a_gain_is_a_number_of_at_least_zero():
+    for gain in (-1.0, float("nan")):
+        with pytest.raises(ValueError, match="gain must be finite and at least 0"):
+            pa.ParticleAugment(**SETTINGS | {"gain": gain})
+
+
 def test_without_a_gap_nothing_is_applied():
     trainee, labels = problem()  # an untrained network knows all samples equally well
     search = pa.ParticleAugment(**HELD_OUT | {"epochs": 20})

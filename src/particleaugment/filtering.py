@@ -12,6 +12,7 @@ from torch import Tensor
 
 from particleaugment import filter as pf
 from particleaugment.data.split import train_validation_split
+from particleaugment.filter._checks import as_real
 from particleaugment.filter.resample import SCHEMES
 from particleaugment.ops import OPS, nearest_name
 from particleaugment.policies.particles import ParticlePolicy
@@ -60,6 +61,7 @@ class FilterSettings:
         course: How the severity that a tilted update steers to moves while a network trains; see
             :data:`particleaugment.severity.COURSES`. ``gap`` steers to the measured generalisation gap: how much higher
             the loss is on held-out samples than on training samples.
+        gain: How many times the course's severity is wanted.
         epochs: Length of the training run, which a course follows; 0 where it is not known.
         eta: Strength of the weight update, η.
         alpha: Resample when the effective sample size falls under α·r.
@@ -90,6 +92,7 @@ class FilterSettings:
     velocity: float | tuple[float, ...] = 0.0
     update: str = "paper"
     course: str = "late"
+    gain: float = 1.0
     epochs: int = 0
     eta: float = 1.0
     alpha: float = 0.8
@@ -133,6 +136,7 @@ class FilterSettings:
             raise ValueError(
                 "course=gap compares training samples with samples never trained on; set measure_on=heldout"
             )
+        as_real("gain", self.gain, "it multiplies the severity that the course wants", low=0.0)
         if self.measure == "loss" and self.measure_size == 1:
             raise ValueError("measure_size must be at least 2 with measure=loss: one sample cannot tell its error")
         # Everything else is checked by the functions that use it, on the smallest input, before any long work.
@@ -175,15 +179,15 @@ class FilterSettings:
     def wanted_severity(self, measured: Severity, done: float) -> float:
         """Return the severity to steer to when a share of training is done.
 
-        It is the measured gap beyond a tenth of the held-out loss, down to none at the end, or a share by the course of
-        the full severity: that of l ops at their start probability.
+        It is, times ``gain``, the measured gap beyond a tenth of the held-out loss, down to none at the end, or a share
+        by the course of the full severity: that of l ops at their start probability.
         """
         if measured.effects is None:
             return 0.0
         if self.course == "gap":
-            return max(0.0, (measured.gap or 0.0) - _SLACK * measured.loss) * final_share(done)
+            return self.gain * max(0.0, (measured.gap or 0.0) - _SLACK * measured.loss) * final_share(done)
         full = self.nonzero * self.start_value * max(0.0, float(measured.effects.effects.mean()))
-        return full * COURSES[self.course](done)
+        return self.gain * full * COURSES[self.course](done)
 
     def split(self, labels: Tensor, seed: int) -> tuple[Tensor, Tensor] | None:
         """Return the samples to train on and D_vp, or None where D_vp is not held out."""

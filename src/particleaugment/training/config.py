@@ -96,6 +96,7 @@ class Config:
     velocity: float | tuple[float, ...] = 0.0
     update: str = "paper"
     course: str = "late"
+    gain: float = 1.0
     eta: float = 1.0
     alpha: float = 0.8
     resampling: str = "systematic"
