@@ -1,4 +1,4 @@
-"""The cifar10-quick recipe on real CIFAR-10, beside the same run with no policy and with TrivialAugment.
+"""The cifar10-quick recipe on real CIFAR-10, with both filters, with no policy and with TrivialAugment.
 
     python benchmarks/cifar10_quick.py --data DIR
 
@@ -25,7 +25,12 @@ from common import write
 from particleaugment.report.summary import filter_health, phase_seconds
 
 CORES = 2
-POLICIES = ("particles", "none", "trivial")
+POLICIES = {
+    "improved": ("--preset", "improved"),
+    "particles": ("--preset", "paper"),
+    "none": ("--set", "policy=none"),
+    "trivial": ("--set", "policy=trivial"),
+}
 
 
 def main() -> None:
@@ -45,7 +50,7 @@ def main() -> None:
 def run(policy: str, arguments: argparse.Namespace, folder: Path, slots: Queue[int]) -> dict[str, Any]:
     slot, out = slots.get(), folder / policy
     cores = sorted(os.sched_getaffinity(0))[CORES * slot : CORES * (slot + 1)]
-    command = ["train", "cifar10-quick", "--seed", str(arguments.seed), "--set", f"policy={policy}"]
+    command = ["train", "cifar10-quick", "--seed", str(arguments.seed), *POLICIES[policy]]
     where = ["--set", f"data_dir={arguments.data}", "--set", "device=cpu", "--out", str(out)]
     start = time.perf_counter()
     subprocess.run(

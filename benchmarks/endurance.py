@@ -50,7 +50,7 @@ class Readings(Session):
 
 def endure(folder: Path, epochs: int, settings: list[str] = SETTINGS) -> dict[str, Any]:
     """Run so many epochs and return how each quantity grew after the warm-up."""
-    config = override(get_recipe("digits"), [*settings, f"epochs={epochs}"])
+    config = override(get_recipe("digits", "paper"), [*settings, f"epochs={epochs}"])
     session = Readings(RunFolder.create(folder / "run", config), Display(quiet=True), Stop(), 0.0)
     start = time.perf_counter()
     loop.train(session)

@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    config = replace(get_recipe("digits"), epochs=arguments.epochs, seed=arguments.seed)
+    config = replace(get_recipe("digits", "paper"), epochs=arguments.epochs, seed=arguments.seed)
     config = resolve(config)
     with tempfile.TemporaryDirectory() as folder, Stop() as stop:
         run = RunFolder.create(Path(folder) / "run", config)

@@ -272,7 +272,7 @@ def main() -> None:
     arguments = parser.parse_args()
     workers = [arguments.workers] if isinstance(arguments.workers, str) else arguments.workers
     config = replace(
-        get_recipe("imagenet-resnet50"),
+        get_recipe("imagenet-resnet50", "paper"),
         seed=arguments.seed,
         device=arguments.device,
         precision=arguments.precision,

@@ -39,7 +39,7 @@ WORDS = 300
 
 def measurement(ranks: Ranks, seed: int) -> Callable[[], object]:
     """Return what measures the digits recipe's particles once."""
-    config, data = get_recipe("digits"), load_data("digits")
+    config, data = get_recipe("digits", "paper"), load_data("digits")
     model = build_model(config.model, data.num_classes, seed).to(memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     learner = Learner(
@@ -118,7 +118,7 @@ def main() -> None:
             }
         )
         print(rows[-1])
-    config = get_recipe("digits")
+    config = get_recipe("digits", "paper")
     results = {
         "particles": config.num_particles,
         "samples": config.measure_size,

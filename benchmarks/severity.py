@@ -11,6 +11,7 @@ Repeated, the command continues; ``--arms`` takes further arms, as ``particleaug
 from __future__ import annotations
 
 import argparse
+import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,16 +22,16 @@ import torch
 
 from particleaugment import OPS, Schedule
 from particleaugment.policies.schedule import ScheduleStep
-from particleaugment.severity import COURSES
+from particleaugment.severity import final_share
 
 EPOCHS = 60
 STATIC = ("randaugment-n1-m3", "randaugment-n1-m6", "randaugment-n1-m10", "randaugment-n2-m4")
 Course = Callable[[float], float]
 SHAPES: dict[str, Course] = {
-    "fading": COURSES["falling"],
-    "arched": COURSES["arched"],
-    "late": COURSES["late"],
-    "rising": lambda done: 1.0 - COURSES["falling"](done),
+    "fading": lambda done: math.cos(0.5 * math.pi * done) ** 2,
+    "arched": lambda done: math.sin(math.pi * done) ** 2,
+    "late": lambda done: math.sin(0.5 * math.pi * done) ** 2 * final_share(done),
+    "rising": lambda done: math.sin(0.5 * math.pi * done) ** 2,
     "stopping": lambda done: float(done < 0.85),
 }
 """Share of the images that are augmented, by the share of training done. Fading is the learning rate's course."""

@@ -115,7 +115,9 @@ class Run:
         """Start or continue."""
         self.shared[0] = 0
         again = self.path.exists()
-        arguments = ["resume", str(self.path)] if again else ["train", "digits", "--out", str(self.path)]
+        arguments = (
+            ["resume", str(self.path)] if again else ["train", "digits", "--preset", "paper", "--out", str(self.path)]
+        )
         if not again:
             arguments += [part for setting in self.settings for part in ("--set", setting)]
         command = [sys.executable, __file__, "--child", str(self.page), *arguments, "-q", "--checkpoint-seconds", "0"]

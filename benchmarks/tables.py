@@ -18,7 +18,7 @@ from typing import Any
 
 from particleaugment.compare.comparison import Comparison
 from particleaugment.compare.summary import accuracy_text, arm_summaries, differences, interval_text, time_remark
-from particleaugment.recipes import RECIPES
+from particleaugment.recipes import PRESETS, RECIPES
 from particleaugment.training.config import Config, settings_of
 
 ROOT = Path(__file__).parents[1]
@@ -299,14 +299,20 @@ def recipes() -> str:
         body = [paragraph.replace("``", "`") for paragraph in paragraphs]
         location = "" if name == "digits" else " --set data_dir=DIR"
         command = f"```\nparticleaugment train {name}{location}\n```"
-        own = ", ".join(f"`{setting}`" for setting in changed_settings(name))
-        sections.append("\n\n".join([f"## `{name}`", title, *body, command, f"Settings of its own: {own}."]))
+        own, papers = changed_settings(name)
+        said = f"Settings of its own: {own}." + (f" With `--preset paper` also {papers}." if papers else "")
+        sections.append("\n\n".join([f"## `{name}`", title, *body, command, said]))
     return "\n\n".join(sections)
 
 
-def changed_settings(name: str) -> list[str]:
-    usual = settings_of(Config(recipe=name))
-    return [f"{key}={value}" for key, value in settings_of(RECIPES[name]()).items() if value != usual[key]]
+def changed_settings(name: str) -> tuple[str, str]:
+    """Return a recipe's settings that are not the defaults: its own, and those that the paper's filter alone heeds."""
+    usual, found = settings_of(Config(recipe=name)), settings_of(RECIPES[name]())
+    replaced = {setting.partition("=")[0] for setting in PRESETS["improved"]} | {"eta", "clone_size", "clone_epochs"}
+    changed = [key for key, value in found.items() if value != usual[key]]
+    own = [f"`{key}={found[key]}`" for key in changed if key not in replaced]
+    papers = [f"`{key}={found[key]}`" for key in changed if key in replaced]
+    return ", ".join(own), ", ".join(papers)
 
 
 TABLES: dict[str, Callable[[], str]] = {

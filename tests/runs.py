@@ -21,6 +21,8 @@ from particleaugment.training.session import Session
 from particleaugment.training.stop import Stop, Stopped
 
 TINY = ["epochs=3", "batch_size=20", "clone_size=20", "measure_size=10", "num_particles=4", "precision=fp32"]
+TINY_OPTIONS = ["--preset", "paper", *(part for setting in TINY for part in ("--set", setting))]
+"""The paper's filter on the command line: it has every phase that a step can have, the clone's training among them."""
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +62,7 @@ def no_report(monkeypatch):
 
 
 def config_of(*assignments):
-    return override(get_recipe("digits"), [*TINY, *assignments])
+    return override(get_recipe("digits", "paper"), [*TINY, *assignments])
 
 
 def session_of(path, *assignments, stop=None, checkpoint_seconds=0.0):

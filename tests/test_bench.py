@@ -57,15 +57,23 @@ def test_the_command_measures_everything_and_fits_a_terminal(tiny, tmp_path, mon
         assert {"batch", "pil"} < set(names)
         assert any("timm" in name for name in names)
     assert all(0 < row["low"] <= row["median"] <= row["high"] for row in cpu)
-    plain, searching = training
-    assert (plain["policy"], searching["policy"]) == ("randaugment", "particles")
+    plain, improved, searching = training
+    assert [row["policy"] for row in training] == ["randaugment", "improved", "particles"]
     assert set(plain["phases"]) == {"train", "evaluate"}
+    assert set(improved["phases"]) == {"train", "evaluate", "measure", "filter"}
     assert set(searching["phases"]) == {"train", "evaluate", "clone", "measure", "filter"}
     for row in training:
         assert 0 < row["low"] <= row["seconds_per_epoch"] <= row["high"]
         assert row["epochs_measured"] == 2
         assert row["tflops"]["train"] == row["training_tflops"] > 0
-    for shown in ("CPU, 32x32", "CPU, 48x48", "ParticleAugment", "clone", f"torch {torch.__version__}"):
+    for shown in (
+        "CPU, 32x32",
+        "CPU, 48x48",
+        "improved filter",
+        "paper's filter",
+        "clone",
+        f"torch {torch.__version__}",
+    ):
         assert shown in done.output
 
 

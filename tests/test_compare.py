@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import shutil
 
 import pytest
@@ -20,8 +21,8 @@ from particleaugment.training.config import ConfigError, override
 from particleaugment.training.run import RunError, locked_folder
 
 EPOCHS = 4
-BASE = resolve(override(get_recipe("digits"), [f"epochs={EPOCHS}", "num_particles=4"]))
-MINE = "mine:sigma=0.01"
+BASE = resolve(override(get_recipe("digits", "paper"), [f"epochs={EPOCHS}", "num_particles=4"]))
+MINE = "mine:preset=paper,sigma=0.01"
 
 
 def write_run(folder, record, config, accuracies, finished=True):
@@ -242,9 +243,9 @@ def test_settings_must_agree(tmp_path):
     outcome = command("digits", "--arms", "none", "--out", folder.path, "--set", "epochs=9", "--set", "num_particles=4")
     assert outcome.exit_code == 2
     assert "was started with epochs=4, and now epochs=9 is asked for; repeat the settings" in outcome.stderr
-    outcome = command("digits", "--arms", "mine:sigma=0.02", "--out", folder.path, *SAME)
+    outcome = command("digits", "--arms", "mine:preset=paper,sigma=0.02", "--out", folder.path, *SAME)
     assert outcome.exit_code == 2
-    assert "the arm 'mine' was started with sigma=0.01, and now it means sigma=0.02" in outcome.stderr
+    assert re.search(r"the arm 'mine' was started with .* sigma=0.01, and now it means .* sigma=0.02;", outcome.stderr)
     config_file = folder.path / "runs" / "none-0" / "config.json"
     config_file.write_text(config_file.read_text().replace('"batch_size": 64', '"batch_size": 65'))
     outcome = command("digits", "--arms", "none", "--out", folder.path, *SAME)

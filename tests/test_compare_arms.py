@@ -18,7 +18,7 @@ from particleaugment.training.config import ConfigError
 @pytest.mark.parametrize("name", ARMS)
 def test_every_arm_fits_every_kind_of_recipe(name):
     for recipe in ("digits", "cifar10-wrn28-2", "cifar100-wrn28-10"):
-        config = ARMS[name].config(get_recipe(recipe), seed=5)
+        config = ARMS[name].config(get_recipe(recipe, "paper"), seed=5)
         assert config.seed == 5
         if config.searches:
             ParticleAugment(**vars(config.filter_settings()))
@@ -27,12 +27,12 @@ def test_every_arm_fits_every_kind_of_recipe(name):
 
 
 def test_no_two_arms_are_the_same():
-    configs = [arm.config(get_recipe("digits"), seed=0) for arm in ARMS.values()]
+    configs = [arm.config(get_recipe("digits", "paper"), seed=0) for arm in ARMS.values()]
     assert len(set(configs)) == len(configs)
 
 
 def test_the_controls_differ_from_their_filter_in_one_setting():
-    base = get_recipe("cifar10-wrn28-2")
+    base = get_recipe("cifar10-wrn28-2", "paper")
 
     def settings(name):
         return vars(ARMS[name].config(base, seed=0).filter_settings())
@@ -58,9 +58,14 @@ def test_the_documentation_names_every_arm():
 def test_arms_of_ones_own():
     arms = parse_arms("none, mine:sigma=0.02,m=4,fill=(1,2,3),particles,other:policy=rand-m9-n3-inc1")
     assert [arm.name for arm in arms] == ["none", "mine", "particles", "other"]
-    config = arms[1].config(get_recipe("digits"), seed=1)
+    config = arms[1].config(get_recipe("digits", "paper"), seed=1)
     assert (config.sigma, config.m, config.fill, config.policy) == (0.02, 4.0, (1, 2, 3), "particles")
-    assert arms[3].config(get_recipe("digits"), seed=1).policy == "rand-m9-n3-inc1"
+    assert (config.measure, config.alpha) == ("loss", 0.5), "a filter of one's own starts from the improved one"
+    (literal,) = parse_arms("mine:preset=paper,eta=0.5")
+    config = literal.config(get_recipe("digits", "paper"), seed=1)
+    assert (config.measure, config.alpha, config.eta) == ("clone", 0.8, 0.5)
+    assert arms[3].settings == ("policy=rand-m9-n3-inc1",)
+    assert arms[3].config(get_recipe("digits", "paper"), seed=1).policy == "rand-m9-n3-inc1"
     assert parse_arms("none,none") == (ARMS["none"],)
 
 
@@ -70,7 +75,7 @@ def test_a_schedule_is_named_after_its_run(tmp_path):
     ParticleAugment(num_particles=4, seed=0).schedule(3).save(file)
     (arm,) = parse_arms(f"schedule:{file}")
     assert arm.name == "schedule-my-run"
-    assert arm.config(get_recipe("digits"), seed=0).fixed_policy().epochs == 3
+    assert arm.config(get_recipe("digits", "paper"), seed=0).fixed_policy().epochs == 3
     with pytest.raises(ConfigError, match=r"there is no policy file .*other\.json"):
         parse_arms(f"schedule:{tmp_path}/other.json")
 
@@ -85,6 +90,7 @@ def test_a_schedule_is_named_after_its_run(tmp_path):
         ("none:m=4", "the arm 'none' has its own settings"),
         ("a/b:m=4", "'a/b' cannot be an arm's name"),
         ("mine:", "the arm 'mine' has no settings"),
+        ("mine:preset=papr,m=4", "there is no preset 'papr'; did you mean paper?"),
         ("mine:m=4,seed=3", "the arm 'mine' sets a seed"),
         ("mine:m=4,mine:m=5", "two different arms are called 'mine'"),
     ],
@@ -98,7 +104,7 @@ def test_arms_that_are_none(text, message):
 def test_errors_in_an_arms_settings_name_the_arm():
     (arm,) = parse_arms("mine:sgima=0.1")
     with pytest.raises(ConfigError, match="arm 'mine': there is no setting 'sgima'; did you mean sigma"):
-        arm.config(get_recipe("digits"), seed=0)
+        arm.config(get_recipe("digits", "paper"), seed=0)
 
 
 def test_seeds():

@@ -98,14 +98,19 @@ def test_killed_extended_stopped_and_continued(tmp_path):
         "particleaugment compare digits --arms particles,none",
     ], "the same command is noted once"
     assert folder.page.exists()
-    wanted = override(get_recipe("digits"), [*SETTINGS, *preset_settings("paper"), "seed=0"])
+    wanted = override(get_recipe("digits", "paper"), [*SETTINGS, *preset_settings("paper"), "seed=0"])
     assert RunFolder.open(runs["particles"]).config == resolve(wanted)
 
 
 def test_a_failing_arm_is_reported_and_the_others_go_on(tmp_path):
     folder = ComparisonFolder(tmp_path / "c")
     process = compare(
-        folder.path, "--arms", "large:clone_size=4000,none", "--jobs", "2", settings=["epochs=1", "batch_size=256"]
+        folder.path,
+        "--arms",
+        "large:preset=paper,clone_size=4000,none",
+        "--jobs",
+        "2",
+        settings=["epochs=1", "batch_size=256"],
     )
     code, output, errors = end(process)
     assert (code, errors) == (1, "")
@@ -120,7 +125,7 @@ def test_a_failing_arm_is_reported_and_the_others_go_on(tmp_path):
 @pytest.fixture
 def sleepers(tmp_path):
     """Records, and a way to start each as a process that only sleeps."""
-    base = override(get_recipe("digits"), ["epochs=4"])
+    base = override(get_recipe("digits", "paper"), ["epochs=4"])
     folder = ComparisonFolder(tmp_path / "c")
     records = [RunRecord(arm="none", seed=seed, epochs=4) for seed in range(5)]
 

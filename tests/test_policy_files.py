@@ -44,7 +44,7 @@ class StopAfter(Stop):
 
 
 def config_of(*assignments):
-    return override(get_recipe("digits"), ["epochs=2", "batch_size=20", "precision=fp32", *assignments])
+    return override(get_recipe("digits", "paper"), ["epochs=2", "batch_size=20", "precision=fp32", *assignments])
 
 
 def finish(path, *assignments, stop=None):

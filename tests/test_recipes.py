@@ -7,10 +7,10 @@ import torch
 from PIL import Image
 
 from particleaugment.data import ImageData
-from particleaugment.recipes import PRESETS, RECIPES, get_recipe, preset_settings
+from particleaugment.recipes import PRESETS, RECIPES, get_recipe
 from particleaugment.training import build as build_module
 from particleaugment.training.build import build
-from particleaugment.training.config import ConfigError, override
+from particleaugment.training.config import ConfigError
 
 PAPER = {  # l, m, epochs, learning rate, eta, velocity, start value, unit vectors
     "cifar10-wrn28-2": (3, 3.0, 250, 0.1, 1.0, 0.0, 0.25, False),
@@ -46,7 +46,7 @@ def write_files(root, classes):
 
 @pytest.mark.parametrize("name", PAPER)
 def test_settings_are_the_papers(name):
-    config = get_recipe(name)
+    config = get_recipe(name, "paper")
     found = (config.nonzero, config.m, config.epochs, config.learning_rate, config.eta, config.velocity)
     assert (*found, config.start_value, config.unit_vectors) == PAPER[name]
     assert (config.num_particles, config.sigma, config.every, config.clone_epochs, config.warmup) == (50, 0.05, 1, 1, 1)
@@ -88,14 +88,20 @@ def test_one_real_step(name, monkeypatch, tmp_path):
     assert parts.model(torch.zeros(1, 3, size, size)).shape == (1, classes)
 
 
-def test_presets_lay_over_any_recipe():
-    for name in RECIPES:
-        for preset in PRESETS:
-            config = override(get_recipe(name), list(preset_settings(preset)))
-            assert config.searches
-            assert config.measure == {"paper": "clone", "improved": "loss"}[preset]
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipes_follow_the_gap_unless_the_paper_is_asked_for(name):
+    default, paper = get_recipe(name), get_recipe(name, "paper")
+    assert default == get_recipe(name, "improved")
+    assert (default.policy, default.measure, default.measure_on, default.update) == (
+        "particles", "loss", "heldout", "tilted",
+    )  # fmt: skip
+    assert (paper.policy, paper.measure, paper.measure_on, paper.update) == ("particles", "clone", "train", "paper")
+    filters = {setting.partition("=")[0] for settings in PRESETS.values() for setting in settings}
+    for field in dataclasses.fields(default):
+        if field.name not in filters:
+            assert getattr(default, field.name) == getattr(paper, field.name), field.name
 
 
 def test_an_unknown_preset_is_named():
     with pytest.raises(ConfigError, match="there is no preset 'papr'; did you mean paper"):
-        preset_settings("papr")
+        get_recipe("digits", "papr")

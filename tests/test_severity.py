@@ -10,11 +10,11 @@ import particleaugment as pa
 from particleaugment import filter as pf
 from particleaugment.data.split import disjoint_stratified_subsets
 from particleaugment.probe import EagerTrainee, Learner, Samples
-from particleaugment.severity import COURSES, measure_severity
+from particleaugment.severity import final_share, measure_severity
 
 SETTINGS = {
     "num_particles": 16, "nonzero": 3, "start_value": 0.33, "m": 10, "measure": "loss", "transition": "sparse",
-    "update": "tilted", "alpha": 0.5, "measure_size": 64, "epochs": 10,
+    "update": "tilted", "alpha": 0.5, "measure_on": "heldout", "measure_size": 64, "epochs": 10,
 }  # fmt: skip
 
 
@@ -40,14 +40,20 @@ def fitted(epochs=4):
     return trainee, labels
 
 
+def held_out(size, labels, seed=0):
+    """Return what is trained on and what is held out."""
+    return pa.FilterSettings(measure="clone", measure_on="heldout", measure_size=size).split(labels, seed)
+
+
 def policy(m=10, ops=pa.OPS):
     return pa.ParticlePolicy(torch.full((2, len(ops)), 0.1), torch.ones(2), m=m, ops=ops)
 
 
 def test_effects_are_mean_rises_of_the_loss():
     trainee, labels = fitted()
-    found = measure_severity(policy(), trainee, labels, measure_size=80, seed=3, step=5)
-    ids = disjoint_stratified_subsets(labels, [80], 3, 5)[0]
+    split = held_out(80, labels)
+    found = measure_severity(policy(), trainee, labels, split, seed=3, step=5)
+    ids = split[1]
     trainee.model.eval()
     images, targets = trainee.samples.gather(ids)
     plain = trainee.learner.losses(images, targets).double()
@@ -67,7 +73,7 @@ def test_effects_are_mean_rises_of_the_loss():
 
 def test_identity_is_not_severe_and_inversion_is():
     trainee, labels = fitted()
-    effects, covariance = measure_severity(policy(), trainee, labels, measure_size=200, seed=0, step=1).effects
+    effects, covariance = measure_severity(policy(), trainee, labels, held_out(200, labels), seed=0, step=1).effects
     assert float(effects[pa.OPS.index("Identity")]) == 0
     solarize = pa.OPS.index("Solarize")  # level 10 inverts the brightness that tells the classes apart
     assert float(effects[solarize]) > 10 * float(covariance[solarize, solarize].sqrt())
@@ -79,47 +85,27 @@ def test_everything_is_as_before():
     trainee.model[1].eval()  # a mode of its own must survive
     before = copy.deepcopy((trainee.model.state_dict(), trainee.optimizer.state_dict()))
     modes = [module.training for module in trainee.model.modules()]
-    measure_severity(policy(), trainee, labels, measure_size=64, seed=0, step=1)
+    measure_severity(policy(), trainee, labels, held_out(64, labels), seed=0, step=1)
     for old, new in zip(before, (trainee.model.state_dict(), trainee.optimizer.state_dict())):
         torch.testing.assert_close(new, old, rtol=0, atol=0)
     assert [module.training for module in trainee.model.modules()] == modes
 
 
-@pytest.mark.parametrize("course", COURSES)
-def test_severity_follows_the_course(course):
-    trainee, labels = fitted()
-    search = pa.ParticleAugment(**SETTINGS | {"course": course, "epochs": 25})
-    for epoch in range(1, 26):
-        search.set_epoch(epoch)
-        record = search.step_with(trainee, labels)
-        share = COURSES[course](epoch / 25)
-        effects = torch.tensor(record.effects, dtype=torch.float64)
-        full = 3 * 0.33 * float(effects.mean())
-        assert record.wanted_severity == pytest.approx(full * share, abs=1e-9)
-        assert record.severity == pytest.approx(float(search.state.weights @ search.state.particles @ effects))
-        if epoch > 5 and 0.1 <= share <= 0.9:  # the first particles have a severity, and take steps to change it
-            assert record.severity == pytest.approx(record.wanted_severity, abs=0.3 * full)
+def test_augmentation_is_taken_back_over_the_last_fifth():
+    shares = [final_share(step / 100) for step in range(101)]
+    assert shares[:80] == [1.0] * 80
+    assert shares == sorted(shares, reverse=True)
+    assert shares[-1] == pytest.approx(0.0, abs=1e-9)
 
 
-@pytest.mark.parametrize("course", COURSES)
-def test_the_first_epoch_is_as_severe_as_the_start_of_the_course(course):
-    search = pa.ParticleAugment(**SETTINGS | {"course": course})
-    plain = pa.ParticleAugment(**SETTINGS | {"measure": "none"})
-    assert search.policy.ops_per_image == pytest.approx(COURSES[course](0.0) * plain.policy.ops_per_image)
+def test_the_first_epoch_is_plain():
+    assert pa.ParticleAugment(**SETTINGS).policy.ops_per_image == 0
+    assert pa.ParticleAugment(**SETTINGS | {"measure": "none"}).policy.ops_per_image > 0.8
 
 
-def test_courses_are_shares_and_end_on_plain_images():
-    for name, course in COURSES.items():
-        values = [course(step / 100) for step in range(101)]
-        assert all(0 <= value <= 1 for value in values)
-        assert max(values) > 0.85
-        assert (values[-1] < 1e-9) == (name != "constant")
-
-
-def test_a_course_needs_to_know_how_long_training_lasts():
+def test_a_search_by_severity_needs_to_know_how_long_training_lasts():
     with pytest.raises(ValueError, match="pass epochs, their number"):
         pa.ParticleAugment(**SETTINGS | {"epochs": 0})
-    pa.ParticleAugment(**SETTINGS | {"epochs": 0, "course": "constant"})
 
 
 def test_training_on_after_the_end_stays_there():
@@ -129,20 +115,17 @@ def test_training_on_after_the_end_stays_there():
     assert search.step_with(trainee, labels).wanted_severity == pytest.approx(0.0, abs=1e-9)
 
 
-HELD_OUT = SETTINGS | {"measure_on": "heldout", "course": "gap"}
-
-
 def test_the_gap_is_that_of_held_out_and_training_samples():
     trainee, labels = fitted()
-    search = pa.ParticleAugment(**HELD_OUT, seed=4)
-    trained, held_out = search.settings.split(labels, 4)
+    search = pa.ParticleAugment(**SETTINGS, seed=4)
+    trained, unseen_ids = search.settings.split(labels, 4)
     assert torch.equal(search.training_ids(labels), trained)
-    assert torch.equal(torch.cat([trained, held_out]).sort().values, torch.arange(400))
-    assert len(held_out) == 64
-    assert labels[held_out].bincount().tolist() == [16, 16, 16, 16]
-    found = measure_severity(policy(), trainee, labels, measure_size=64, split=(trained, held_out), seed=4, step=1)
+    assert torch.equal(torch.cat([trained, unseen_ids]).sort().values, torch.arange(400))
+    assert len(unseen_ids) == 64
+    assert labels[unseen_ids].bincount().tolist() == [16, 16, 16, 16]
+    found = measure_severity(policy(), trainee, labels, (trained, unseen_ids), seed=4, step=1)
     trainee.model.eval()
-    images, targets = trainee.samples.gather(held_out)
+    images, targets = trainee.samples.gather(unseen_ids)
     unseen = float(trainee.learner.losses(images, targets).double().mean())
     ids = trained[disjoint_stratified_subsets(labels[trained], [64], 4, 1)[0]]
     images, targets = trainee.samples.gather(ids)
@@ -153,17 +136,16 @@ def test_the_gap_is_that_of_held_out_and_training_samples():
 
 def test_severity_follows_the_gap_and_ends_at_none():
     trainee, labels = fitted()
-    search = pa.ParticleAugment(**HELD_OUT | {"epochs": 20})
+    search = pa.ParticleAugment(**SETTINGS | {"epochs": 20})
     assert search.policy.ops_per_image == 0
     split = search.settings.split(labels, search.seed)
-    held_out = split[1]
     images, _ = trainee.samples.tensors
-    images[held_out] = 255 - images[held_out]  # what was never trained on looks unlike the rest: a gap that lasts
+    images[split[1]] = 255 - images[split[1]]  # what was never trained on looks unlike the rest: a gap that lasts
     for epoch in range(1, 21):
         search.set_epoch(epoch)
         record = search.step_with(trainee, labels)
         if epoch == 15:
-            found = measure_severity(policy(), trainee, labels, measure_size=64, split=split, seed=search.seed, step=15)
+            found = measure_severity(policy(), trainee, labels, split, seed=search.seed, step=15)
             assert record.wanted_severity == pytest.approx(found.gap - 0.1 * found.loss, rel=1e-3)
             assert record.wanted_severity > 0.3
             assert record.severity == pytest.approx(record.wanted_severity, rel=0.5)
@@ -172,16 +154,14 @@ def test_severity_follows_the_gap_and_ends_at_none():
     assert record.severity < 0.1 * height
 
 
-@pytest.mark.parametrize("settings", [HELD_OUT, SETTINGS | {"course": "constant"}])
-def test_gain_multiplies_what_is_wanted(settings):
+def test_gain_multiplies_what_is_wanted():
     trainee, labels = fitted()
-    if settings["course"] == "gap":
-        held_out = pa.ParticleAugment(**settings).settings.split(labels, 0)[1]
-        images, _ = trainee.samples.tensors
-        images[held_out] = 255 - images[held_out]
+    unseen = pa.ParticleAugment(**SETTINGS).settings.split(labels, 0)[1]
+    images, _ = trainee.samples.tensors
+    images[unseen] = 255 - images[unseen]
     wanted = []
     for gain in (0.0, 1.0, 3.0):
-        search = pa.ParticleAugment(**settings | {"gain": gain})
+        search = pa.ParticleAugment(**SETTINGS | {"gain": gain})
         search.set_epoch(1)
         wanted.append(search.step_with(trainee, labels).wanted_severity)
     assert wanted[1] > 0.1
@@ -196,7 +176,7 @@ def test_a_gain_is_a_number_of_at_least_zero():
 
 def test_without_a_gap_nothing_is_applied():
     trainee, labels = problem()  # an untrained network knows all samples equally well
-    search = pa.ParticleAugment(**HELD_OUT | {"epochs": 20})
+    search = pa.ParticleAugment(**SETTINGS | {"epochs": 20})
     for epoch in range(1, 6):
         search.set_epoch(epoch)
         record = search.step_with(trainee, labels)
@@ -205,7 +185,7 @@ def test_without_a_gap_nothing_is_applied():
 
 def test_a_gap_needs_samples_never_trained_on():
     with pytest.raises(ValueError, match="set measure_on=heldout"):
-        pa.ParticleAugment(**SETTINGS | {"course": "gap"})
+        pa.ParticleAugment(**SETTINGS | {"measure_on": "train"})
 
 
 def test_a_search_by_severity_resumes():
@@ -228,7 +208,7 @@ def test_losses_that_are_not_finite_are_no_measurement():
     trainee, labels = problem()
     with torch.no_grad():
         trainee.model[0].weight.fill_(float("nan"))
-    assert measure_severity(policy(), trainee, labels, measure_size=32, seed=0, step=1).effects is None
+    assert measure_severity(policy(), trainee, labels, held_out(32, labels), seed=0, step=1).effects is None
     search = pa.ParticleAugment(**SETTINGS)
     before = search.state
     record = search.step_with(trainee, labels)

@@ -81,7 +81,7 @@ def no_report(monkeypatch):
 
 
 def config_of(root, *assignments, recipe="imagenet-resnet50"):
-    return override(get_recipe(recipe), [f"data_dir={root}", *TINY, *assignments])
+    return override(get_recipe(recipe, "paper"), [f"data_dir={root}", *TINY, *assignments])
 
 
 def finish(path, config):
@@ -223,7 +223,7 @@ def test_stopped_in_the_middle_of_an_epoch_and_resumed(pictures, tmp_path, no_re
     held = pictures / "train" / "bee" / "1.jpg"
     content = held.read_bytes()
     settings = [part for setting in [f"data_dir={pictures}", *TINY, "workers=2"] for part in ("--set", setting)]
-    process = start("train", "imagenet-resnet50", *settings, "--out", path)
+    process = start("train", "imagenet-resnet50", "--preset", "paper", *settings, "--out", path)
     line = process.stdout.readline()  # the run has been estimated, and begins
     assert "files decoded by 2 workers while training (random resized crops are cut from them)" in line
     os.killpg(process.pid, signal.SIGTERM)
@@ -293,13 +293,13 @@ def test_a_folder_streams_when_it_does_not_fit(made, monkeypatch):
 )
 def test_settings_that_do_not_fit(assignments, message):
     with pytest.raises(ConfigError) as error:
-        override(get_recipe("imagenet-resnet50"), assignments)
+        override(get_recipe("imagenet-resnet50", "paper"), assignments)
     assert str(error.value) == message
 
 
 def test_no_folder_named():
     with pytest.raises(ConfigError, match="needs a directory with one sub-folder of images per class: set data_dir"):
-        build(override(get_recipe("imagenet-resnet50"), ["device=cpu"]), print)
+        build(override(get_recipe("imagenet-resnet50", "paper"), ["device=cpu"]), print)
 
 
 def test_the_validation_part_stands_in_for_the_test_images(made):

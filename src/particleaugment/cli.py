@@ -61,9 +61,8 @@ def train(
         bool, typer.Option("--deterministic", help="Repeat bit for bit on the same GPU, at some cost of speed.")
     ] = False,
     preset: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="The filter's parts: paper or improved; the recipe's own if not given."),
-    ] = None,
+        str, typer.Option(metavar="NAME", help="The filter: improved, or paper for the paper's to the letter.")
+    ] = "improved",
     assignments: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the recipe; repeatable.")
     ] = None,
@@ -78,14 +77,14 @@ def train(
     """
 
     def request() -> tuple[Path, bool]:
-        from particleaugment.recipes import get_recipe, preset_settings
+        from particleaugment.recipes import get_recipe
         from particleaugment.training.build import resolve
         from particleaugment.training.config import override
         from particleaugment.training.distributed import launched
         from particleaugment.training.run import RunFolder
 
         flags = [f"seed={seed}", *(["deterministic=true"] if deterministic else [])]
-        config = resolve(override(get_recipe(recipe), [*flags, *preset_settings(preset), *(assignments or [])]))
+        config = resolve(override(get_recipe(recipe, preset), [*flags, *(assignments or [])]))
         path = out or Path("runs") / f"{recipe}-{config.seed}"
         if launched() and path.exists() and RunFolder.open(path).config == config:
             return path, False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -18,16 +19,24 @@ from particleaugment.ops import OPS, nearest_name
 from particleaugment.policies.particles import ParticlePolicy
 from particleaugment.probe import Measurement
 from particleaugment.random import Stream, uniform
-from particleaugment.severity import COURSES, Severity, final_share
+from particleaugment.severity import Severity, final_share
 
-__all__ = ["FilterRecord", "FilterSettings", "filter_step"]
+__all__ = ["IMPROVED", "FilterRecord", "FilterSettings", "filter_step"]
+
+IMPROVED: Mapping[str, Any] = MappingProxyType(
+    {
+        "measure": "loss", "measure_on": "heldout", "update": "tilted", "gain": 1.0, "alpha": 0.5,
+        "transition": "sparse", "sigma": 0.05, "velocity": 0.0, "start_value": 0.33, "unit_vectors": False,
+        "nonzero": 3, "m": 10.0,
+    }
+)  # fmt: skip
+"""Settings of the improved filter, where they are not the paper's."""
 
 _CHOICES = {
     "measure": ("clone", "loss", "none"),
     "measure_on": ("train", "heldout"),
     "transition": ("gaussian", "sparse"),
     "update": ("paper", "tilted"),
-    "course": (*COURSES, "gap"),
     "resampling": SCHEMES,
 }
 
@@ -57,12 +66,10 @@ class FilterSettings:
         sigma: Standard deviation of the transition's noise.
         velocity: Drift c, subtracted at every transition: one number or one per op.
         update: ``paper`` for factors (tanh(δ - 1) + 1)^η, ``tilted`` for the weights nearest to the old ones that give
-            the policy the wanted severity.
-        course: How the severity that a tilted update steers to moves while a network trains; see
-            :data:`particleaugment.severity.COURSES`. ``gap`` steers to the measured generalisation gap: how much higher
-            the loss is on held-out samples than on training samples.
-        gain: How many times the course's severity is wanted.
-        epochs: Length of the training run, which a course follows; 0 where it is not known.
+            the policy the wanted severity: ``gain`` times the generalisation gap, by how much the loss is higher on
+            held-out samples than on training samples.
+        gain: Severity that a tilted update steers to, per gap.
+        epochs: Length of the training run, over whose last fifth severity goes down to none; 0 where it is not known.
         eta: Strength of the weight update, η.
         alpha: Resample when the effective sample size falls under α·r.
         resampling: ``systematic``, ``multinomial``, ``stratified`` or ``residual``.
@@ -91,7 +98,6 @@ class FilterSettings:
     sigma: float = 0.05
     velocity: float | tuple[float, ...] = 0.0
     update: str = "paper"
-    course: str = "late"
     gain: float = 1.0
     epochs: int = 0
     eta: float = 1.0
@@ -127,16 +133,15 @@ class FilterSettings:
                 f"measure={self.measure} and update={self.update} do not go together: severities are what "
                 "update=tilted steers by; set measure=loss with it, and only with it"
             )
-        if self.measure == "loss" and self.course != "constant" and not self.epochs:
+        if self.measure == "loss" and self.measure_on != "heldout":
             raise ValueError(
-                f"course={self.course} follows the training run from its first epoch to its last; pass epochs, their "
-                "number, or course='constant'"
+                "measure=loss compares training samples with samples never trained on; set measure_on=heldout"
             )
-        if self.measure == "loss" and self.course == "gap" and self.measure_on != "heldout":
+        if self.measure == "loss" and not self.epochs:
             raise ValueError(
-                "course=gap compares training samples with samples never trained on; set measure_on=heldout"
+                "measure=loss takes augmentation back over the last fifth of training; pass epochs, their number"
             )
-        as_real("gain", self.gain, "it multiplies the severity that the course wants", low=0.0)
+        as_real("gain", self.gain, "it is the severity wanted per generalisation gap", low=0.0)
         if self.measure == "loss" and self.measure_size == 1:
             raise ValueError("measure_size must be at least 2 with measure=loss: one sample cannot tell its error")
         # Everything else is checked by the functions that use it, on the smallest input, before any long work.
@@ -147,7 +152,7 @@ class FilterSettings:
         pf.resample(updated, alpha=self.alpha, scheme=self.resampling, seed=0, step=0)
 
     def initial_state(self, seed: int) -> pf.ParticleSet:
-        """Return the particles that the search starts from; on a course, as severe as its start."""
+        """Return the particles that the search starts from; before any gap is known, they do nothing."""
         state = pf.sparse_init(
             num_particles=self.num_particles,
             num_ops=len(self.ops),
@@ -156,9 +161,7 @@ class FilterSettings:
             unit_vectors=self.unit_vectors,
             seed=seed,
         )
-        share = 0.0 if self.course == "gap" else COURSES[self.course](0.0)
-        share = share if self.measure == "loss" else 1.0
-        return pf.ParticleSet(share * state.particles, state.log_weights)
+        return pf.ParticleSet(0.0 * state.particles, state.log_weights) if self.measure == "loss" else state
 
     def moved(self, state: pf.ParticleSet, seed: int, step: int) -> pf.ParticleSet:
         """Return the particles after the prediction step."""
@@ -177,17 +180,9 @@ class FilterSettings:
         return pf.reweight(state, scores, eta=self.eta)
 
     def wanted_severity(self, measured: Severity, done: float) -> float:
-        """Return the severity to steer to when a share of training is done.
-
-        It is, times ``gain``, the measured gap beyond a tenth of the held-out loss, down to none at the end, or a share
-        by the course of the full severity: that of l ops at their start probability.
-        """
-        if measured.effects is None:
-            return 0.0
-        if self.course == "gap":
-            return self.gain * max(0.0, (measured.gap or 0.0) - _SLACK * measured.loss) * final_share(done)
-        full = self.nonzero * self.start_value * max(0.0, float(measured.effects.effects.mean()))
-        return self.gain * full * COURSES[self.course](done)
+        """Return the severity to steer to when a share of training is done: the gap, beyond a slack, times the gain."""
+        beyond = max(0.0, measured.gap - _SLACK * measured.loss) if measured.effects is not None else 0.0
+        return self.gain * beyond * final_share(done)
 
     def split(self, labels: Tensor, seed: int) -> tuple[Tensor, Tensor] | None:
         """Return the samples to train on and D_vp, or None where D_vp is not held out."""
@@ -257,7 +252,7 @@ def filter_step(
         measure: Probes the noised particles.
         seed: The run's seed.
         step: Number of the step; part of every key.
-        done: Share of the training run that is done, which the course of severity follows.
+        done: Share of the training run that is done; near its end a tilted update steers to no severity.
     """
     start = time.perf_counter()
     if settings.reset_filter:

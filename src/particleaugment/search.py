@@ -6,14 +6,14 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from particleaugment import filter as pf
 from particleaugment.augment import Augment
-from particleaugment.filtering import FilterRecord, FilterSettings, filter_step
+from particleaugment.filtering import IMPROVED, FilterRecord, FilterSettings, filter_step
 from particleaugment.ops import nearest_name
 from particleaugment.policies.particles import ParticlePolicy
 from particleaugment.policies.schedule import Schedule, ScheduleStep
@@ -88,6 +88,24 @@ class ParticleAugment:
         self._snapshot = Snapshot()
         self._samples: Samples | None = None
         self._split: tuple[Tensor, tuple[Tensor, Tensor] | None] | None = None
+
+    @classmethod
+    def improved(cls, epochs: int, seed: int = 0, *, measure_size: int | float = 512, **settings: Any) -> Self:
+        """Return a search that steers the policy's severity to the generalisation gap, as the recipes do.
+
+        ``measure_size`` samples are held out for measuring: train on :meth:`training_ids` alone.
+
+        Args:
+            epochs: Length of the training run; augmentation is taken back over its last fifth.
+            seed: Seed of every draw.
+            measure_size: Samples held out, as a number or a fraction; a tenth of a small data set is enough.
+            settings: Any other argument of :class:`ParticleAugment`, to change it.
+
+        >>> search = ParticleAugment.improved(epochs=60, measure_size=8)
+        >>> len(search.training_ids(torch.arange(32) % 2))
+        24
+        """
+        return cls(seed=seed, **dict(IMPROVED) | {"epochs": epochs, "measure_size": measure_size} | settings)
 
     @property
     def policy(self) -> ParticlePolicy:
@@ -190,16 +208,8 @@ class ParticleAugment:
 
         def measure(noised: ParticlePolicy) -> Measurement | Severity:
             if self.settings.measure == "loss":
-                return measure_severity(
-                    noised,
-                    trainee,
-                    labels,
-                    measure_size=self.settings.measure_size,
-                    split=split,
-                    seed=self.seed,
-                    step=step,
-                    progress=progress,
-                )
+                assert split is not None  # the settings see to it
+                return measure_severity(noised, trainee, labels, split, seed=self.seed, step=step, progress=progress)
             return probe(
                 noised,
                 trainee,

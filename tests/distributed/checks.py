@@ -203,7 +203,7 @@ def no_number(ranks):
 def too_small_a_batch(ranks):
     """What each rank says to a batch that cannot be shared out."""
     try:
-        build(resolve(replace(get_recipe("digits"), batch_size=1, device="cpu")), print, ranks=ranks)
+        build(resolve(replace(get_recipe("digits", "paper"), batch_size=1, device="cpu")), print, ranks=ranks)
     except (ConfigError, RankError) as error:
         return ranks.gather_texts(f"{type(error).__name__}: {error}".partition(":")[0])
     return ranks.gather_texts("built")
@@ -228,7 +228,7 @@ def first_step(ranks):
     """A network after its first real step, taken at once and after others that were undone, as when a run goes on."""
     prints = []
     for late in (False, True):
-        config = resolve(replace(get_recipe("digits"), device="cpu", precision="fp32", seed=SEED))
+        config = resolve(replace(get_recipe("digits", "paper"), device="cpu", precision="fp32", seed=SEED))
         trainee = build(config, print, ranks=ranks).trainee
         if late:
             with Snapshot().of(trainee.model, trainee.optimizer):
@@ -240,7 +240,7 @@ def first_step(ranks):
 
 def mixing(ranks):
     """The places in the batch that each rank's Shake-Shake network mixes."""
-    config = resolve(replace(get_recipe("digits"), model="shake-shake-8-2x2d", device="cpu"))
+    config = resolve(replace(get_recipe("digits", "paper"), model="shake-shake-8-2x2d", device="cpu"))
     model = build(config, print, ranks=ranks).model
     return ranks.gather_texts(f"{model._first_position} {model._position_stride}")
 

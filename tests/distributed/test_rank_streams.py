@@ -1,4 +1,4 @@
-"""Streamed image folders, and measurement of severity, on two ranks."""
+"""Streamed image folders on two ranks, by both filters."""
 
 import sys
 
@@ -8,7 +8,6 @@ from launch import end, ending, result, torchrun
 from PIL import Image
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are found in /proc")
-SEVERITY = ("measure=loss", "update=tilted", "transition=sparse")
 SETTINGS = (
     *("model=wrn-10-1", "image_size=16", "crop=2", "epochs=2", "batch_size=7", "learning_rate=0.02", "workers=1"),
     *("num_particles=4", "clone_size=11", "measure_size=5", "precision=fp32", "device=cpu", "validation=9"),
@@ -27,13 +26,13 @@ def pictures(tmp_path_factory):
     return root
 
 
-@pytest.mark.parametrize("more", [(), pytest.param(SEVERITY, marks=pytest.mark.slow)], ids=["clone", "severity"])
-def test_streamed_on_two_ranks_is_in_memory_on_two_ranks(pictures, tmp_path, more):
+@pytest.mark.parametrize("preset", ["improved", "paper"])
+def test_streamed_on_two_ranks_is_in_memory_on_two_ranks(pictures, tmp_path, preset):
     found = {}
     for stream in ("true", "false"):
         path = tmp_path / stream
-        settings = [part for s in (*SETTINGS, *more, f"stream={stream}") for part in ("--set", s)]
-        where = ["--set", f"data_dir={pictures}", "--out", path]
+        settings = [part for s in (*SETTINGS, f"stream={stream}") for part in ("--set", s)]
+        where = ["--preset", preset, "--set", f"data_dir={pictures}", "--out", path]
         process = torchrun("-m", "particleaugment", "train", "folder", *settings, *where)
         with ending(process):
             code, output, errors = end(process)

@@ -121,7 +121,7 @@ def test_a_batch_that_cannot_be_shared_out(findings):
 
 
 def test_synchronised_batch_norm_needs_gpus():
-    config = override(get_recipe("digits"), ["sync_batchnorm=true"])
+    config = override(get_recipe("digits", "paper"), ["sync_batchnorm=true"])
     with pytest.raises(ConfigError, match="sync_batchnorm works between GPUs only, and this run is on the CPU"):
         replace(config, device="cpu")
 

@@ -70,7 +70,7 @@ def test_training_measuring_and_evaluating_as_on_a_cpu(folder):
     policy = settings.policy(settings.initial_state(seed=0))
     for device in ("cpu", "cuda"):
         assignments = [f"data_dir={folder}", f"device={device}", "compile=false", *TINY]
-        parts = build(override(get_recipe("imagenet-resnet50"), assignments), print)
+        parts = build(override(get_recipe("imagenet-resnet50", "paper"), assignments), print)
         trainee = parts.trainee
         parts.model.eval()
         measured = trainee.measure(policy, torch.arange(7), 3, progress=lambda *_: None, phase="measure")
@@ -92,7 +92,8 @@ def test_training_measuring_and_evaluating_as_on_a_cpu(folder):
 
 def test_batches_arrive_whole_while_the_device_is_busy(folder):
     """The next batch is copied while the device works: it must neither come too early nor overwrite another."""
-    parts = build(override(get_recipe("imagenet-resnet50"), [f"data_dir={folder}", "device=cuda", *TINY]), print)
+    assignments = [f"data_dir={folder}", "device=cuda", *TINY]
+    parts = build(override(get_recipe("imagenet-resnet50", "paper"), assignments), print)
     trainee = parts.trainee
     expected = trainee.data.plain.read(list(range(50))).long().sum((1, 2, 3))
     work = torch.randn(4096, 4096, device="cuda")
@@ -110,7 +111,7 @@ def test_batches_arrive_whole_while_the_device_is_busy(folder):
 def test_a_compiled_step_trains(folder):
     assignments = [f"data_dir={folder}", "device=cuda", *TINY, "precision=bf16"]
     said = []
-    parts = build(override(get_recipe("imagenet-resnet50"), assignments), said.append)
+    parts = build(override(get_recipe("imagenet-resnet50", "paper"), assignments), said.append)
     parts.model.train()
     loss = parts.trainee.train(pa.RandAugment(), torch.arange(50), 1, progress=lambda *_: None)
     parts.trainee.close()

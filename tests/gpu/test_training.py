@@ -88,7 +88,7 @@ class StopInEpochTwo(Stop):
 
 
 def test_a_run_stopped_in_mid_epoch_ends_bit_identical(deterministic_run, tmp_path, arithmetic):
-    config = building.resolve(override(get_recipe("digits"), ["seed=0", "deterministic=true", *SETTINGS]))
+    config = building.resolve(override(get_recipe("digits", "paper"), ["seed=0", "deterministic=true", *SETTINGS]))
     assert config == RunFolder.open(deterministic_run).config
     stop = StopInEpochTwo()
     session = Session(RunFolder.create(tmp_path / "run", config), Display(quiet=True), stop, checkpoint_seconds=1e9)
@@ -158,7 +158,7 @@ def parts_of(monkeypatch, samples, model, *assignments, resident=True, say=print
     if not resident:
         monkeypatch.setattr(building, "_fits", lambda *_: False)
     settings = ["precision=fp32", "flip=0.5", "erase=0.5", "batch_size=64", "learning_rate=0.05", *assignments]
-    parts = building.build(override(get_recipe("digits"), settings), say)
+    parts = building.build(override(get_recipe("digits", "paper"), settings), say)
     parts.model.train()
     return parts
 

@@ -28,7 +28,7 @@ from particleaugment.training.run import RunError, RunFolder
 
 SECONDS = 5.0
 LONGEST_MESSAGE = 1000
-CONFIG = override(get_recipe("digits"), ["epochs=3", "num_particles=3", "clone_size=20", "measure_size=10"])
+CONFIG = override(get_recipe("digits", "paper"), ["epochs=3", "num_particles=3", "clone_size=20", "measure_size=10"])
 
 
 def epoch_record(epoch: int) -> dict[str, Any]:

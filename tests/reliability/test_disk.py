@@ -10,13 +10,13 @@ import sys
 import time
 
 import pytest
-from runs import TINY, command, config_of, finish, result
+from runs import TINY_OPTIONS, command, config_of, finish, result
 
 from particleaugment.training.checkpoint import SaveError, find_checkpoints, load_latest, write_atomically
 from particleaugment.training.run import RunError, RunFolder
 from particleaugment.training.session import Session
 
-SETTINGS = [part for setting in TINY for part in ("--set", setting)]
+SETTINGS = TINY_OPTIONS
 
 
 @contextlib.contextmanager

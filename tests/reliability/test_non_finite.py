@@ -6,7 +6,7 @@ import re
 
 import pytest
 import torch
-from runs import TINY, command, finish, result, session_of, timeless
+from runs import TINY_OPTIONS, command, finish, result, session_of, timeless
 
 from particleaugment.probe import EagerTrainee, Learner, NonFiniteLoss
 from particleaugment.training import loop
@@ -27,7 +27,7 @@ def test_training_stops_and_names_epoch_batch_and_checkpoint(value, tiny, no_rep
         return found
 
     monkeypatch.setattr(Learner, "_losses", sometimes)
-    settings = [part for setting in TINY for part in ("--set", setting)]
+    settings = TINY_OPTIONS
     outcome = command("train", *settings, "--out", path, "--checkpoint-seconds", 0, "-q")
     assert outcome.exit_code == 1
     kept = find_checkpoints(path)
@@ -94,7 +94,7 @@ def test_a_filter_step_is_passed_over_counted_and_reported(spoiled, tiny, tmp_pa
     monkeypatch.setattr(EagerTrainee, "train", training)
     monkeypatch.setattr(EagerTrainee, "measure", measuring)
     path = tmp_path / "run"
-    settings = [part for setting in TINY for part in ("--set", setting)]
+    settings = TINY_OPTIONS
     outcome = command("train", *settings, "--out", path)
     assert outcome.exit_code == 0, outcome.stderr
     assert len(done) == 1

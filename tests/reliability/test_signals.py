@@ -4,7 +4,7 @@ import os
 import signal
 
 import pytest
-from runs import TINY, command, finish, on_few, result
+from runs import TINY_OPTIONS, command, finish, on_few, result
 
 from particleaugment.probe import EagerTrainee
 from particleaugment.report import page
@@ -13,7 +13,7 @@ from particleaugment.training.checkpoint import find_checkpoints, load_latest
 from particleaugment.training.session import Session
 from particleaugment.training.stop import Stop, StopNow
 
-SETTINGS = [part for setting in TINY for part in ("--set", setting)]
+SETTINGS = TINY_OPTIONS
 SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
 
 

@@ -24,9 +24,9 @@ def start(*arguments):
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def train(path, *arguments):
+def train(path, preset, *arguments):
     settings = [part for setting in SETTINGS for part in ("--set", setting)]
-    return start("train", *settings, "--out", path, "--checkpoint-seconds", 0, *arguments)
+    return start("train", "--preset", preset, *settings, "--out", path, "--checkpoint-seconds", 0, *arguments)
 
 
 def resume(path, *arguments):
@@ -87,17 +87,18 @@ def result(path):
     return (path / "model.safetensors").read_bytes(), (path / "policy.json").read_bytes(), records
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
+@pytest.fixture(scope="module", params=["improved", "paper"])
+def undisturbed(tmp_path_factory, request):
     path = tmp_path_factory.mktemp("runs") / "undisturbed"
-    assert end(train(path, "--quiet")) == "", "--quiet prints nothing"
+    assert end(train(path, request.param, "--quiet")) == "", "--quiet prints nothing"
     assert [record["kind"] for record in result(path)[2]] == ["epoch", "filter", "epoch", "filter", "epoch"]
-    return result(path)
+    return request.param, result(path)
 
 
 def test_killed_at_any_moment(undisturbed, tmp_path):
     path, moments = tmp_path / "run", random.Random()
-    process = train(path, "--quiet")
+    preset, expected = undisturbed
+    process = train(path, preset, "--quiet")
     assert wait_until(path.exists, process)
     assert (path / "config.json").exists(), "the folder appears with its configuration in it"
     kill(process)
@@ -118,12 +119,12 @@ def test_killed_at_any_moment(undisturbed, tmp_path):
         kill(process)
 
     end(resume(path))
-    assert result(path) == undisturbed, f"killed {seconds} s after the last resume"
+    assert result(path) == expected, f"killed {seconds} s after the last resume"
 
 
 def test_stopped_politely_and_locked_meanwhile(undisturbed, tmp_path):
-    path = tmp_path / "run"
-    process = train(path)
+    path, (preset, expected) = tmp_path / "run", undisturbed
+    process = train(path, preset)
     assert wait_until(lambda: lines(path) >= 1, process)
     with pytest.raises(RunError, match=f"is in use by process {process.pid} on "), RunFolder.open(path).locked():
         pass
@@ -140,4 +141,4 @@ def test_stopped_politely_and_locked_meanwhile(undisturbed, tmp_path):
     assert output.splitlines()[-1] == f"stopped and saved; continue with: particleaugment resume {path}"
 
     end(resume(path))
-    assert result(path) == undisturbed
+    assert result(path) == expected

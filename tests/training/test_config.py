@@ -18,7 +18,7 @@ from particleaugment.training.session import learning_rate
     "config",
     [
         Config(recipe="mine"),
-        get_recipe("digits"),
+        get_recipe("digits", "paper"),
         config_of("velocity=" + ",".join(["0.01"] * 15), "fill=1,2,3", "clone_size=0.25", "flip=1", "unit_vectors=no"),
         config_of("ops=Rotate,Invert,Equalize", "policy=rand-m9-n3-inc1", "nesterov=false", "momentum=0"),
     ],
@@ -88,7 +88,7 @@ def test_override(assignment, name, value):
 )
 def test_override_errors(assignment, message):
     with pytest.raises(ConfigError, match=re.escape(message)):
-        override(get_recipe("digits"), [assignment])
+        override(get_recipe("digits", "paper"), [assignment])
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import signal
 import pytest
 import torch
 from rich.console import Console
-from runs import TINY, Bomb, StopAfter, command, config_of, finish, result, sealed, session_of
+from runs import TINY_OPTIONS, Bomb, StopAfter, command, config_of, finish, result, sealed, session_of
 
 import particleaugment as pa
 from particleaugment.probe import Learner, NonFiniteLoss
@@ -125,7 +125,7 @@ def test_checkpoints_that_cannot_be_used_stop_the_run_and_lose_nothing(tiny, no_
 
 def test_divergence_is_reported_with_what_to_do(tiny, tmp_path):
     path = tmp_path / "run"
-    settings = [part for setting in [*TINY, "learning_rate=1e20"] for part in ("--set", setting)]
+    settings = [*TINY_OPTIONS, "--set", "learning_rate=1e20"]
     outcome = command("train", *settings, "--out", path, "--quiet")
     assert outcome.exit_code == 1
     assert re.search(
@@ -173,7 +173,7 @@ def test_signals_are_noted_and_handlers_come_back():
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_polite_stop_on_the_command_line(tiny, no_report, tmp_path, monkeypatch, number):
     path = tmp_path / "my run"
-    settings = [part for setting in TINY for part in ("--set", setting)]
+    settings = TINY_OPTIONS
     train_batch, calls = Learner.train_batch, []
 
     def interrupted(self, images, labels, weight):

@@ -199,8 +199,7 @@ def test_a_run_that_follows_the_gap_goes_on_where_it_was(tiny, no_report, tmp_pa
     assert result(tmp_path / "stopped") == result(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("where", ["train", "heldout"])
-def test_a_measurement_larger_than_the_data_is_refused_before_training(tiny, tmp_path, where):
-    settings = (*PRESETS["improved"], f"measure_on={where}", "course=late", "measure_size=61")
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_measurement_larger_than_the_data_is_refused_before_training(tiny, tmp_path, preset):
     with pytest.raises(ConfigError, match="measure_size do not suit the data"):
-        session_of(tmp_path / "run", *settings)
+        session_of(tmp_path / "run", *PRESETS[preset], "measure_size=61")

@@ -4,7 +4,7 @@ import json
 import os
 
 import pytest
-from runs import TINY, command, config_of
+from runs import TINY_OPTIONS, command, config_of
 
 import particleaugment as pa
 from particleaugment.training.run import RunFolder
@@ -43,7 +43,7 @@ def test_requests_that_are_not_valid(monkeypatch, few_digits, tmp_path, argument
         "particleaugment.training.build.load_data",
         lambda name, *rest, **options: few_digits if name == "digits" else real(name, *rest, **options),
     )
-    settings = [part for setting in TINY for part in ("--set", setting)]
+    settings = TINY_OPTIONS
     assert message in refuse(tmp_path / "run", *settings, *arguments, code=2)
     assert list(tmp_path.iterdir()) == []
 

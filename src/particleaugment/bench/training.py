@@ -24,8 +24,12 @@ from particleaugment.training.run import RunError, RunFolder
 
 __all__ = ["augmentation_share", "flops_per_image", "phase_seconds", "time_run", "write_generated_cifar10"]
 
-POLICIES = {"randaugment": "randaugment-n3-m4", "particles": "particles"}
-"""The policies that epochs are timed under, plain and with the filter, by the name that results give them."""
+POLICIES = {
+    "randaugment": ("--set", "policy=randaugment-n3-m4"),
+    "improved": ("--preset", "improved"),
+    "particles": ("--preset", "paper"),
+}
+"""What epochs are timed under, plain, with the improved filter and with the paper's, by the name results give it."""
 
 _GENERATED = 1000  # different images; they are repeated, since speed depends on their number alone
 
@@ -37,7 +41,7 @@ def time_run(
 
     Args:
         recipe: The recipe.
-        label: ``randaugment`` or ``particles``.
+        label: One of :data:`POLICIES`.
         settings: Its settings, as ``key=value``.
         seed: Seed of the run.
         warm_up: Epochs at the start that are not counted.
@@ -46,8 +50,7 @@ def time_run(
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         command = [sys.executable, "-m", "particleaugment", "train", recipe, "--out", str(out), "--seed", str(seed)]
-        for setting in (*settings, f"policy={POLICIES[label]}"):
-            command += ["--set", setting]
+        command += [*POLICIES[label], *(word for setting in settings for word in ("--set", setting))]
         start = time.perf_counter()
         done = subprocess.run([*command, "--quiet"] if quiet else command, check=False)
         wall = time.perf_counter() - start
@@ -147,8 +150,11 @@ def _flops_per_phase(config: Config, data: ImageData) -> dict[str, int]:
         clone, measured = (
             size if isinstance(size, int) else int(size * total) for size in (config.clone_size, config.measure_size)
         )
-        work["clone"] = config.clone_epochs * clone * (forward + backward)
-        work["measure"] = 2 * (config.num_particles + 1) * measured * forward
+        if config.measure == "loss":  # each op alone and no op, and two passes over as many training samples
+            work["measure"] = (len(config.ops) + 3) * measured * forward
+        else:
+            work["clone"] = config.clone_epochs * clone * (forward + backward)
+            work["measure"] = 2 * (config.num_particles + 1) * measured * forward
     return work
 
 

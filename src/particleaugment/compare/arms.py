@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from particleaugment.ops import nearest_name
 from particleaugment.policies.parse import TIMM_OPS
-from particleaugment.recipes.presets import PRESETS
+from particleaugment.recipes.presets import DEFAULT_PRESET, PRESETS, preset_settings
 from particleaugment.training.build import resolve
 from particleaugment.training.config import Config, ConfigError, override
 
@@ -87,11 +87,12 @@ ARMS: Mapping[str, Arm] = MappingProxyType(
 def parse_arms(text: str) -> tuple[Arm, ...]:
     """Return the arms of a list such as ``none,particles,schedule:FILE,mine:sigma=0.02,m=4``.
 
-    What follows ``name:`` up to the next arm are settings; a value that holds commas stands in brackets.
+    What follows ``name:`` up to the next arm are settings; a value that holds commas stands in brackets. A filter's
+    settings are changes of the improved one's, or, after ``preset=paper``, of the paper's.
 
     >>> [arm.name for arm in parse_arms("none, trivialaugment")]
     ['none', 'trivialaugment']
-    >>> parse_arms("mine:sigma=0.02,ops=(Rotate,Invert),none")[0].settings
+    >>> parse_arms("mine:preset=paper,sigma=0.02,ops=(Rotate,Invert),none")[0].settings[-2:]
     ('sigma=0.02', 'ops=(Rotate,Invert)')
     """
     arms: dict[str, Arm] = {}
@@ -155,9 +156,13 @@ def _arm(words: list[str]) -> Arm:
     settings = tuple(filter(None, [rest, *words[1:]]))
     if not settings:
         raise ConfigError(f"the arm {name!r} has no settings; write it as {name}:key=value,key=value")
-    if any(setting.partition("=")[0].strip() == "seed" for setting in settings):
+    values = {setting.partition("=")[0].strip(): setting.partition("=")[2].strip() for setting in settings}
+    if "seed" in values:
         raise ConfigError(f"the arm {name!r} sets a seed; the seeds of a comparison are given by --seeds")
-    return Arm(name, settings, "given on the command line")
+    preset = preset_settings(values.get("preset", DEFAULT_PRESET))
+    filters = values.get("policy", "particles") == "particles"
+    own = (setting for setting in settings if setting.partition("=")[0].strip() != "preset")
+    return Arm(name, (*(preset if filters else ()), *own), "given on the command line")
 
 
 def _schedule_arm(file: str) -> Arm:

@@ -91,7 +91,7 @@ def _base(recipe: str, assignments: list[str]) -> Config:
         )
     if any(assignment.partition("=")[0].strip() == "seed" for assignment in assignments):
         raise ConfigError("--set seed is not for comparisons: the seeds are given by --seeds")
-    return resolve(override(get_recipe(recipe), assignments))
+    return resolve(override(get_recipe(recipe, "paper"), assignments))
 
 
 def _check_arms(arms: tuple[Arm, ...], base: Config) -> None:

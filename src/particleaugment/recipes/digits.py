@@ -11,9 +11,8 @@ def digits() -> Config:
     """WRN-10-1 on scikit-learn's handwritten digits.
 
     Costs about a minute and a half on two CPU cores and should reach 98 % or more of the 360 test images (last epoch).
-    No flip: mirrored digits are other signs. The transition's noise is 0.02 instead of the paper's 0.05, which drives
-    so small a network to too many ops an image (``--set sigma=0.05`` shows it). The network is small and the data few,
-    so this shows the machinery at work, not the method's worth.
+    No flip: mirrored digits are other signs. The network is small and the data few, so this shows the machinery at
+    work, not the method's worth.
     """
     return Config(
         recipe="digits",
@@ -28,7 +27,6 @@ def digits() -> Config:
         num_particles=24,
         nonzero=3,
         m=3.0,
-        sigma=0.02,
         clone_size=512,
         measure_size=120,
     )

@@ -58,5 +58,5 @@ def folder() -> Config:
         erase=0.25,
         num_particles=24,
         clone_size=0.3,
-        measure_size=0.1,
+        measure_size=0.05,
     )

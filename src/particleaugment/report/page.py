@@ -232,14 +232,24 @@ def _config(run: RunHistory) -> list[str]:
 
 
 def _command(run: RunHistory) -> str:
-    from particleaugment.recipes import RECIPES
+    from particleaugment.recipes import DEFAULT_PRESET, PRESETS, RECIPES, get_recipe
 
     config = run.config
     words = ["particleaugment", "train", config.recipe, "--seed", str(config.seed)]
     if config.recipe in RECIPES:
-        defaults = settings_of(RECIPES[config.recipe]())
-        for name, value in settings_of(config).items():
-            if value != defaults[name] and name not in ("seed", "recipe"):
-                text = ",".join(str(item) for item in value) if isinstance(value, tuple) else str(value)
-                words += ["--set", f"{name}={text}"]
+        changes = {preset: _changes(config, get_recipe(config.recipe, preset)) for preset in PRESETS}
+        preset = min(changes, key=lambda name: len(changes[name]))
+        words += ["--preset", preset] if preset != DEFAULT_PRESET else []
+        words += [word for change in changes[preset] for word in ("--set", change)]
     return " ".join(words)
+
+
+def _changes(config: Config, defaults: Config) -> list[str]:
+    """Return the settings in which a run differs from its recipe, as ``key=value``."""
+    usual = settings_of(defaults)
+    texts = {
+        name: ",".join(str(item) for item in value) if isinstance(value, tuple) else str(value)
+        for name, value in settings_of(config).items()
+        if value != usual[name] and name not in ("seed", "recipe")
+    }
+    return [f"{name}={text}" for name, text in texts.items()]

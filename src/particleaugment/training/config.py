@@ -95,7 +95,6 @@ class Config:
     sigma: float = 0.05
     velocity: float | tuple[float, ...] = 0.0
     update: str = "paper"
-    course: str = "late"
     gain: float = 1.0
     eta: float = 1.0
     alpha: float = 0.8
