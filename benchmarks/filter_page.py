@@ -28,10 +28,13 @@ SHOWN = "gradient alignment with held-out data, averaged weights"
 def tables(found: dict[str, Any]) -> dict[str, str]:
     """Return the page's tables by name."""
     lost = json.loads((RESULTS / "gradient_filter.json").read_text())
-    severity = json.loads((RESULTS / "compare" / "severity" / "compare.json").read_text())
+    severities = {
+        name: json.loads((RESULTS / "compare" / name / "compare.json").read_text())
+        for name in ("severity", "severity-250")
+    }
     return {
         "gradient": _arms(lost["runs"], ["gradient", "improved-frozen"]),
-        "severity": _arms(severity["runs"], [arm["name"] for arm in severity["arms"]]),
+        **{name: _arms(one["runs"], [arm["name"] for arm in one["arms"]]) for name, one in severities.items()},
         "repeatability": _signals(found["repeatability"], " sparse") + _yardstick(found["shuffled"]),
         "validity": _signals(found["validity"], ""),
         "truth": _truth(found["truth"]),

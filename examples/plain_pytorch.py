@@ -2,20 +2,20 @@
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset
 
 import particleaugment as pa
 from particleaugment.data import load_digits
 
 data = load_digits()
 train = pa.IndexedDataset((data.train_images, data.train_labels))  # or any data set of (image, label)
-loader = DataLoader(train, batch_size=64, shuffle=True)
 model = nn.Sequential(nn.AvgPool2d(4), nn.Flatten(), nn.Linear(192, 64), nn.ReLU(), nn.Linear(64, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=10)
 loss = nn.CrossEntropyLoss(reduction="none")
 
-search = pa.ParticleAugment(num_particles=16, nonzero=3, m=3, seed=0, clone_size=512, measure_size=128)
+search = pa.ParticleAugment.improved(epochs=10, seed=0, measure_size=128)
+loader = DataLoader(Subset(train, search.training_ids(data.train_labels)), batch_size=64, shuffle=True)
 for epoch in range(1, 11):
     search.set_epoch(epoch)
     for images, labels, ids in loader:

@@ -22,7 +22,10 @@ def readers_own():
     model = nn.Sequential(nn.AvgPool2d(4), nn.Flatten(), nn.Linear(192, 10))
     return {
         "epochs": 2,
-        "loader": DataLoader(TensorDataset(images, labels, torch.arange(512)), batch_size=128, shuffle=True),
+        "make_loader": lambda ids: DataLoader(
+            TensorDataset(images[ids], labels[ids], ids), batch_size=128, shuffle=True
+        ),
+        "targets": labels,
         "normalise": lambda images: images / 255,
         "model": model,
         "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
@@ -35,6 +38,7 @@ def test_the_loop_runs_and_learns_a_policy():
     names = readers_own()
     exec(compile(SNIPPETS[0], "README.md", "exec"), names)
     assert names["search"].steps_taken == 2
+    assert len(names["loader"].dataset) == 512 - 128
 
 
 def test_the_loop_is_ten_lines_and_an_import():

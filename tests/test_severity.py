@@ -45,6 +45,13 @@ def held_out(size, labels, seed=0):
     return pa.FilterSettings(measure="clone", measure_on="heldout", measure_size=size).split(labels, seed)
 
 
+def search_on(labels, **settings):
+    """Return a search that has said which samples to train on."""
+    search = pa.ParticleAugment(**SETTINGS | settings)
+    search.training_ids(labels)
+    return search
+
+
 def policy(m=10, ops=pa.OPS):
     return pa.ParticlePolicy(torch.full((2, len(ops)), 0.1), torch.ones(2), m=m, ops=ops)
 
@@ -110,7 +117,7 @@ def test_a_search_by_severity_needs_to_know_how_long_training_lasts():
 
 def test_training_on_after_the_end_stays_there():
     trainee, labels = fitted()
-    search = pa.ParticleAugment(**SETTINGS | {"epochs": 2})
+    search = search_on(labels, epochs=2)
     search.set_epoch(5)
     assert search.step_with(trainee, labels).wanted_severity == pytest.approx(0.0, abs=1e-9)
 
@@ -136,7 +143,7 @@ def test_the_gap_is_that_of_held_out_and_training_samples():
 
 def test_severity_follows_the_gap_and_ends_at_none():
     trainee, labels = fitted()
-    search = pa.ParticleAugment(**SETTINGS | {"epochs": 20})
+    search = search_on(labels, epochs=20)
     assert search.policy.ops_per_image == 0
     split = search.settings.split(labels, search.seed)
     images, _ = trainee.samples.tensors
@@ -161,7 +168,7 @@ def test_gain_multiplies_what_is_wanted():
     images[unseen] = 255 - images[unseen]
     wanted = []
     for gain in (0.0, 1.0, 3.0):
-        search = pa.ParticleAugment(**SETTINGS | {"gain": gain})
+        search = search_on(labels, gain=gain)
         search.set_epoch(1)
         wanted.append(search.step_with(trainee, labels).wanted_severity)
     assert wanted[1] > 0.1
@@ -176,7 +183,7 @@ def test_a_gain_is_a_number_of_at_least_zero():
 
 def test_without_a_gap_nothing_is_applied():
     trainee, labels = problem()  # an untrained network knows all samples equally well
-    search = pa.ParticleAugment(**SETTINGS | {"epochs": 20})
+    search = search_on(labels, epochs=20)
     for epoch in range(1, 6):
         search.set_epoch(epoch)
         record = search.step_with(trainee, labels)
@@ -190,7 +197,7 @@ def test_a_gap_needs_samples_never_trained_on():
 
 def test_a_search_by_severity_resumes():
     trainee, labels = fitted()
-    search, again = pa.ParticleAugment(**SETTINGS), pa.ParticleAugment(**SETTINGS)
+    search, again = search_on(labels), search_on(labels)
     for epoch in (1, 2):
         search.set_epoch(epoch)
         record = search.step_with(trainee, labels)
@@ -209,7 +216,7 @@ def test_losses_that_are_not_finite_are_no_measurement():
     with torch.no_grad():
         trainee.model[0].weight.fill_(float("nan"))
     assert measure_severity(policy(), trainee, labels, held_out(32, labels), seed=0, step=1).effects is None
-    search = pa.ParticleAugment(**SETTINGS)
+    search = search_on(labels)
     before = search.state
     record = search.step_with(trainee, labels)
     assert "not finite" in record.skip_reason
@@ -234,3 +241,32 @@ def test_the_frozen_copy_needs_no_measurement():
     record = search.step_with(trainee, labels)
     assert record.delta == ()
     assert pf.effective_sample_size(search.state) == pytest.approx(16)
+
+
+def training_step(search, dataset, labels=None):
+    if labels is not None:
+        search.training_ids(labels)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 4))
+    return search.step(
+        model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), dataset=dataset, batch_size=32,
+        loss=nn.CrossEntropyLoss(reduction="none"), preprocess=lambda images: images / 255,
+    )  # fmt: skip
+
+
+def test_a_step_on_samples_that_may_have_been_trained_on_is_refused():
+    trainee, labels = problem()
+    images, _ = trainee.samples.tensors
+    search = pa.ParticleAugment.improved(epochs=10, measure_size=40)
+    for call in (lambda: search.set_epoch(1), lambda: training_step(search, (images, labels))):
+        with pytest.raises(ValueError, match=r"make the training loader of search.training_ids\(labels\)"):
+            call()
+    ids = search.training_ids(labels)
+    with pytest.raises(ValueError, match="a data set of 360 samples, whose labels are not the 400"):
+        training_step(search, (images[ids], labels[ids]))
+    assert search.steps_taken == 0
+    search.set_epoch(1)
+    record = training_step(search, (images, labels), labels.tolist())
+    assert len(record.effects) == 15
+    frozen = pa.ParticleAugment.improved(epochs=10, measure_size=40, measure="none")
+    assert len(frozen.training_ids(labels)) == 400
+    training_step(frozen, (images, labels))

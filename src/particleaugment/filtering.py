@@ -184,9 +184,14 @@ class FilterSettings:
         beyond = max(0.0, measured.gap - _SLACK * measured.loss) if measured.effects is not None else 0.0
         return self.gain * beyond * final_share(done)
 
+    @property
+    def holds_out(self) -> bool:
+        """Whether D_vp is held out."""
+        return self.measure_on == "heldout" and self.measure != "none"
+
     def split(self, labels: Tensor, seed: int) -> tuple[Tensor, Tensor] | None:
         """Return the samples to train on and D_vp, or None where D_vp is not held out."""
-        if self.measure_on == "train" or self.measure == "none":
+        if not self.holds_out:
             return None
         return train_validation_split(labels, self.measure_size, seed)
 

@@ -119,6 +119,7 @@ class ParticleAugment:
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch, counted from 1; call it before each epoch."""
+        self.check_held_out()
         self._augment.set_epoch(epoch)
 
     def augment(self, images: Tensor, ids: Tensor | None = None) -> Tensor:
@@ -130,10 +131,30 @@ class ParticleAugment:
         """What :meth:`augment` calls; its policy follows the search, also in workers of a data loader that run."""
         return self._augment
 
-    def training_ids(self, labels: Tensor) -> Tensor:
+    def training_ids(self, labels: Tensor | Sequence[int]) -> Tensor:
         """Return the samples to train on: all, or with ``measure_on="heldout"`` those that are not held out."""
+        labels = torch.as_tensor(labels)
         split = self._split_of(labels)
         return torch.arange(len(labels)) if split is None else split[0]
+
+    def check_held_out(self, labels: Tensor | None = None) -> None:
+        """Refuse to go on where held-out samples may be trained on: there would be no gap, and nothing applied.
+
+        Args:
+            labels: Those of the data set that a step is given.
+        """
+        if not self.settings.holds_out:
+            return
+        if self._split is None:
+            raise ValueError(
+                "this search measures on samples that are never trained on; make the training loader of "
+                "search.training_ids(labels) before the first epoch"
+            )
+        if labels is not None and not torch.equal(self._split[0].to("cpu", torch.int64), labels):
+            raise ValueError(
+                f"a filter step was given a data set of {len(labels)} samples, whose labels are not the "
+                f"{len(self._split[0])} that training_ids was given; pass the whole data set, held-out samples included"
+            )
 
     def freeze(self) -> None:
         """Stop the filter: from now on :meth:`step` does nothing and the policy stays."""
@@ -179,7 +200,8 @@ class ParticleAugment:
             progress: Told after every batch; may raise to stop, and everything is restored all the same.
         """
         learner = Learner(model, optimizer, loss, preprocess, autocast, scaler, accumulate, max_grad_norm)
-        samples = self._samples_of(dataset)
+        samples = self.samples_of(dataset)
+        self.check_held_out(samples.labels)
         augment = self.training_augmentation()
         trainee = EagerTrainee(learner, samples, augment, batch_size)
         return self.step_with(trainee, samples.labels, progress)
@@ -270,7 +292,8 @@ class ParticleAugment:
         self._augment.set_extra_state(state["augment"])
         self._augment.policy = self.policy
 
-    def _samples_of(self, dataset: Any) -> Samples:
+    def samples_of(self, dataset: Any) -> Samples:
+        """Return a data set as :class:`Samples`, which the search keeps from step to step."""
         if isinstance(dataset, Samples):
             return dataset
         if self._samples is None or self._samples.dataset is not dataset:

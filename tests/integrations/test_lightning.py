@@ -3,8 +3,8 @@
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
-from toy import IMAGES, indexed, network, preprocess, search_of
+from torch.utils.data import DataLoader, Subset
+from toy import IMAGES, LABELS, indexed, network, preprocess, search_of
 
 import particleaugment as pa
 
@@ -69,6 +69,18 @@ def test_training_batches_are_augmented_and_validation_batches_are_not(tmp_path)
         changed += not torch.equal(images, IMAGES[ids])
     assert changed == 12
     assert all(torch.equal(images, IMAGES[12 * (i % 4) :][:12]) for i, images in enumerate(module.validated[-4:]))
+
+
+def test_the_improved_search_trains_on_what_is_not_held_out(tmp_path):
+    search, module = pa.ParticleAugment.improved(epochs=3, seed=7, measure_size=12), Module()
+    kept = search.training_ids(LABELS)
+    train = DataLoader(Subset(indexed(), kept.tolist()), batch_size=12)
+    with pytest.raises(ValueError, match="a data set of 36 samples, whose labels are not the 48"):
+        trainer_of(tmp_path, ParticleAugmentCallback(search)).fit(module, train)
+    assert module.seen == [], "refused before anything is trained"
+    trainer_of(tmp_path, ParticleAugmentCallback(search, dataset=indexed())).fit(module, train)
+    assert search.steps_taken == 2
+    assert torch.cat([ids for epoch, _, ids in module.seen if epoch == 3]).tolist() == kept.tolist()
 
 
 def test_the_clone_trains_at_the_next_epochs_rate(tmp_path):
