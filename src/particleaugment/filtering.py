@@ -19,7 +19,7 @@ from particleaugment.ops import OPS, nearest_name
 from particleaugment.policies.particles import ParticlePolicy
 from particleaugment.probe import Measurement
 from particleaugment.random import Stream, uniform
-from particleaugment.severity import Severity, final_share
+from particleaugment.severity import FINAL, Severity, final_share
 
 __all__ = ["IMPROVED", "FilterRecord", "FilterSettings", "filter_step"]
 
@@ -41,9 +41,6 @@ _CHOICES = {
 }
 
 
-_SLACK = 0.1  # of the held-out loss: early, when losses are high and noisy, a small gap is no overfitting
-
-
 @dataclass(frozen=True, kw_only=True)
 class FilterSettings:
     """Settings of the search, with the paper's defaults.
@@ -60,7 +57,7 @@ class FilterSettings:
         measure: ``clone`` for the paper's relative loss difference, ``loss`` for the ops' severities (see
             :mod:`particleaugment.severity`), ``none`` for no measurement and no update.
         measure_on: ``train`` draws D_vp from the training data anew for each step, as the paper does; ``heldout`` holds
-            it out: the same samples for all steps, never trained on.
+            it out: the same samples for all steps, not trained on (with ``measure="loss"``, until the last fifth).
         shuffle_scores: Whether scores are permuted among the particles, as a control.
         transition: ``gaussian`` for the paper's, ``sparse`` for one that keeps l active ops a particle.
         sigma: Standard deviation of the transition's noise.
@@ -180,14 +177,17 @@ class FilterSettings:
         return pf.reweight(state, scores, eta=self.eta)
 
     def wanted_severity(self, measured: Severity, done: float) -> float:
-        """Return the severity to steer to when a share of training is done: the gap, beyond a slack, times the gain."""
-        beyond = max(0.0, measured.gap - _SLACK * measured.loss) if measured.effects is not None else 0.0
-        return self.gain * beyond * final_share(done)
+        """Return the severity to steer to when a share of training is done."""
+        return self.gain * measured.excess * final_share(done) if measured.effects is not None else 0.0
 
     @property
     def holds_out(self) -> bool:
         """Whether D_vp is held out."""
         return self.measure_on == "heldout" and self.measure != "none"
+
+    def holds_out_in(self, epoch: int) -> bool:
+        """Whether D_vp is not trained on in an epoch; severities are measured on it after that, but the gap is not."""
+        return self.holds_out and (self.measure != "loss" or epoch - 1 < FINAL * self.epochs)
 
     def split(self, labels: Tensor, seed: int) -> tuple[Tensor, Tensor] | None:
         """Return the samples to train on and D_vp, or None where D_vp is not held out."""

@@ -81,6 +81,7 @@ class ParticleAugment:
         self.frozen = False
         self.steps_taken = 0
         self.skipped_steps = 0
+        self._excess = 0.0
         self._augment = Augment(
             self.policy, seed, before=before, after=after, executor=executor, resample=resample, fill=fill
         )
@@ -131,11 +132,21 @@ class ParticleAugment:
         """What :meth:`augment` calls; its policy follows the search, also in workers of a data loader that run."""
         return self._augment
 
-    def training_ids(self, labels: Tensor | Sequence[int]) -> Tensor:
-        """Return the samples to train on: all, or with ``measure_on="heldout"`` those that are not held out."""
+    def training_ids(self, labels: Tensor | Sequence[int], epoch: int | None = None) -> Tensor:
+        """Return the samples to train on: all, or with ``measure_on="heldout"`` those that are not held out.
+
+        In the last fifth of training severities no longer need held-out samples, and all are to be trained on: a loop
+        may ask in every epoch, or once and leave them out to the end.
+
+        Args:
+            labels: Class labels of all samples.
+            epoch: The epoch; by default the present one.
+        """
         labels = torch.as_tensor(labels)
         split = self._split_of(labels)
-        return torch.arange(len(labels)) if split is None else split[0]
+        if split is None or not self.settings.holds_out_in(self.epoch if epoch is None else epoch):
+            return torch.arange(len(labels))
+        return split[0]
 
     def check_held_out(self, labels: Tensor | None = None) -> None:
         """Refuse to go on where held-out samples may be trained on: there would be no gap, and nothing applied.
@@ -227,11 +238,17 @@ class ParticleAugment:
             return None
         step = self.steps_taken + 1
         split = self._split_of(labels)
+        excesses = [self._excess]
 
         def measure(noised: ParticlePolicy) -> Measurement | Severity:
             if self.settings.measure == "loss":
                 assert split is not None  # the settings see to it
-                return measure_severity(noised, trainee, labels, split, seed=self.seed, step=step, progress=progress)
+                known = None if self.settings.holds_out_in(self.epoch) else self._excess
+                found = measure_severity(
+                    noised, trainee, labels, split, excess=known, seed=self.seed, step=step, progress=progress
+                )
+                excesses.append(found.excess)
+                return found
             return probe(
                 noised,
                 trainee,
@@ -248,7 +265,7 @@ class ParticleAugment:
 
         done = min(1.0, self.epoch / self.settings.epochs) if self.settings.epochs else 0.0
         state, record = filter_step(self.state, self.settings, measure, seed=self.seed, step=step, done=done)
-        self.state, self.steps_taken = state, step
+        self.state, self.steps_taken, self._excess = state, step, excesses[-1]
         self.skipped_steps += record.skip_reason is not None
         self._augment.policy = self.policy
         self._history.append((max(self.epoch + 1, self._history[-1][0] + 1), state))
@@ -269,6 +286,7 @@ class ParticleAugment:
             "frozen": self.frozen,
             "steps_taken": self.steps_taken,
             "skipped_steps": self.skipped_steps,
+            "excess": self._excess,
             "augment": self._augment.get_extra_state(),
             "history_starts": torch.tensor([start for start, _ in self._history]),
             "history_particles": torch.stack([state.particles for _, state in self._history]),
@@ -288,7 +306,7 @@ class ParticleAugment:
         self._history = [(start, pf.ParticleSet(particles, logs)) for start, particles, logs in parts]
         self.state = self._history[-1][1]
         self.frozen, self.steps_taken = bool(state["frozen"]), int(state["steps_taken"])
-        self.skipped_steps = int(state["skipped_steps"])
+        self.skipped_steps, self._excess = int(state["skipped_steps"]), float(state["excess"])
         self._augment.set_extra_state(state["augment"])
         self._augment.policy = self.policy
 

@@ -20,7 +20,11 @@ from particleaugment.data.split import disjoint_stratified_subsets
 from particleaugment.policies.particles import ParticlePolicy
 from particleaugment.probe import MEASUREMENTS, Progress, Trainee
 
-__all__ = ["Severity", "final_share", "measure_severity"]
+__all__ = ["FINAL", "Severity", "final_share", "measure_severity"]
+
+FINAL = 0.8
+"""Share of training after which severity goes down to none, and D_vp is needed no more and may be trained on."""
+_SLACK = 0.1  # of the held-out loss: early, when losses are high and noisy, a small gap is no overfitting
 
 
 def final_share(done: float) -> float:
@@ -38,13 +42,13 @@ class Severity(NamedTuple):
     Attributes:
         effects: Effect of each op on the loss, with its errors; None where a loss was not finite.
         loss: Mean loss of D_vp's plain images.
-        gap: How much higher that is than the loss of as many training images.
+        excess: How much higher that is than the loss of as many training images, beyond a tenth of it; at least 0.
         seconds: Time spent.
     """
 
     effects: pf.OpEffects | None
     loss: float
-    gap: float
+    excess: float
     seconds: dict[str, float]
 
 
@@ -54,6 +58,7 @@ def measure_severity(
     labels: Tensor,
     split: tuple[Tensor, Tensor],
     *,
+    excess: float | None = None,
     seed: int,
     step: int,
     progress: Progress = lambda phase, done, total: None,
@@ -65,14 +70,13 @@ def measure_severity(
         trainee: The network.
         labels: Class labels of all samples, for stratification.
         split: The samples that are trained on, and D_vp, which is held out.
+        excess: What was measured before D_vp was trained on as well; None measures it.
         seed: The run's seed.
         step: Number of the filter step; part of every key.
         progress: Told after every batch; may raise to stop.
     """
     start = time.perf_counter()
     trained, held_out = split
-    as_many = min(len(trained), len(held_out))
-    trained = trained[disjoint_stratified_subsets(labels[trained], [as_many], seed, step)[0]]
     count, key = len(policy.ops), MEASUREMENTS + step
     every_op = torch.eye(count, dtype=torch.float64)
     modes = [(module, module.training) for module in trainee.model.modules()]
@@ -80,15 +84,20 @@ def measure_severity(
     try:
         single = _with_particles(policy, every_op)
         losses, plain = trainee.measure(single, held_out, key, progress=progress, phase="measure")
-        nothing = _with_particles(policy, 0.0 * every_op[:1])
-        _, fitted = trainee.measure(nothing, trained, key, progress=progress, phase="measure")
+        if excess is None:
+            as_many = min(len(trained), len(held_out))
+            fitted_ids = trained[disjoint_stratified_subsets(labels[trained], [as_many], seed, step)[0]]
+            nothing = _with_particles(policy, 0.0 * every_op[:1])
+            _, fitted = trainee.measure(nothing, fitted_ids, key, progress=progress, phase="measure")
+            excess = float((1.0 - _SLACK) * plain.mean() - fitted.mean())
     finally:
         for module, training in modes:
             module.training = training
-    rises, gap, effects = losses - plain, float(plain.mean() - fitted.mean()), None
-    if bool(rises.isfinite().all()) and math.isfinite(gap):
+    rises, effects = losses - plain, None
+    if bool(rises.isfinite().all()) and math.isfinite(excess):
         effects = pf.OpEffects(rises.mean(1), torch.cov(rises).reshape(count, count) / len(held_out))
-    return Severity(effects, float(plain.mean()), gap, {"measure": time.perf_counter() - start})
+    seconds = {"measure": time.perf_counter() - start}
+    return Severity(effects, float(plain.mean()), max(0.0, excess), seconds)
 
 
 def _with_particles(policy: ParticlePolicy, particles: Tensor) -> ParticlePolicy:

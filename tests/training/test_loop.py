@@ -175,7 +175,7 @@ def test_the_searchs_step_in_a_run_is_the_filters(tiny, no_report, tmp_path):
 IMPROVED = (*PRESETS["improved"], "measure_size=10")
 
 
-def test_held_out_samples_are_never_trained_on(tiny, no_report, tmp_path, monkeypatch):
+def test_held_out_samples_are_trained_on_in_the_last_fifth_alone(tiny, no_report, tmp_path, monkeypatch):
     trained, original = [], EagerTrainee.train
 
     def noted(self, policy, ids, *arguments, **options):
@@ -183,18 +183,19 @@ def test_held_out_samples_are_never_trained_on(tiny, no_report, tmp_path, monkey
         return original(self, policy, ids, *arguments, **options)
 
     monkeypatch.setattr(EagerTrainee, "train", noted)
-    session, _ = finish(tmp_path / "run", *IMPROVED)
-    expected = session.search.training_ids(session.samples.labels)
+    session, _ = finish(tmp_path / "run", *IMPROVED, "epochs=5")
+    expected = session.search.training_ids(session.samples.labels, epoch=1)
     assert len(expected) == 50
-    assert all(sorted(ids) == expected.tolist() for ids in trained)
-    assert len(trained) == 3
+    assert len(trained) == 5
+    assert all(sorted(ids) == expected.tolist() for ids in trained[:4])
+    assert sorted(trained[4]) == list(range(60))
     assert all(0 < record["train_loss"] < 10 for record in timeless(tmp_path / "run") if record["kind"] == "epoch")
 
 
-@pytest.mark.parametrize("looks", [2, 5, 9, 13])
+@pytest.mark.parametrize("looks", [2, 9, 13, 22, 27])
 def test_a_run_that_follows_the_gap_goes_on_where_it_was(tiny, no_report, tmp_path, looks):
-    assert finish(tmp_path / "whole", *IMPROVED)[1]
-    finish(tmp_path / "stopped", *IMPROVED, stop=StopAfter(looks))
+    assert finish(tmp_path / "whole", *IMPROVED, "epochs=5")[1]
+    assert not finish(tmp_path / "stopped", *IMPROVED, "epochs=5", stop=StopAfter(looks))[1]
     assert finish(tmp_path / "stopped")[1]
     assert result(tmp_path / "stopped") == result(tmp_path / "whole")
 

@@ -91,7 +91,6 @@ class Session:
         self._evaluate, self._examples = parts.evaluate, parts.examples
         self.model, self.optimizer, self.trainee = parts.model, parts.optimizer, parts.trainee
         self.search: ParticleAugment | None = None
-        self._training_ids = torch.arange(len(self.samples))
         self.ranks.everywhere(self._make_search)
         self.position = Position()
         self.resumes = 0
@@ -120,14 +119,19 @@ class Session:
         assert self.search is not None
         config, labels = self.config, self.samples.labels
         try:
-            self._training_ids = self.search.training_ids(labels)
+            trained = self.search.training_ids(labels, epoch=1)
             sizes = [config.clone_size] if config.measure != "loss" else []
-            if len(self._training_ids) == len(labels):  # otherwise D_vp is held out, and drawn
+            if len(trained) == len(labels):  # otherwise D_vp is held out, and drawn
                 sizes.append(config.measure_size)
             if sizes:
-                disjoint_stratified_subsets(labels[self._training_ids], sizes, config.seed, 1)
+                disjoint_stratified_subsets(labels[trained], sizes, config.seed, 1)
         except (TypeError, ValueError) as error:
             raise ConfigError(f"clone_size and measure_size do not suit the data: {error}") from None
+
+    def _training_ids(self, epoch: int) -> torch.Tensor:
+        if self.search is None:
+            return torch.arange(len(self.samples))
+        return self.search.training_ids(self.samples.labels, epoch)
 
     # The phases of an epoch.
 
@@ -138,7 +142,8 @@ class Session:
         epoch = self.position.epoch
         self._set_learning_rate(learning_rate(self.config, epoch))
         self.model.train()
-        order = self._training_ids[epoch_permutation(len(self._training_ids), self.config.seed, epoch)]
+        ids = self._training_ids(epoch)
+        order = ids[epoch_permutation(len(ids), self.config.seed, epoch)]
         with self._timed("train"):
             try:
                 self.trainee.train(
@@ -169,7 +174,7 @@ class Session:
         record = {
             "kind": "epoch",
             "epoch": epoch,
-            "train_loss": self.position.loss_sum / len(self._training_ids),
+            "train_loss": self.position.loss_sum / len(self._training_ids(epoch)),
             "test_loss": test_loss,
             "test_accuracy": accuracy,
             "learning_rate": learning_rate(self.config, epoch),
@@ -318,7 +323,7 @@ class Session:
 
     def estimate_seconds(self) -> float:
         """Time a few batches, in place and undone, and return what the rest of the run should take."""
-        config, trainee, total = self.config, self.trainee, len(self._training_ids)
+        config, trainee, total = self.config, self.trainee, len(self._training_ids(1))
         batches = 20 if isinstance(trainee, GraphTrainee) else 4 if next(self.model.parameters()).is_cuda else 1
         ids = torch.arange(min(batches * config.batch_size, total))
         part = min(len(self.data.test_labels), len(ids))
