@@ -165,7 +165,7 @@ def _filter_story(run: RunHistory) -> list[str]:
         ),
         figure(
             plots.effects_of_last_step(run),
-            "Severity: by how much each op alone raises the network's loss on training images. Lines are standard "
+            "Severity: by how much each op alone raises the network's loss on held-out images. Lines are standard "
             "errors; a particle's severity is the sum over its ops, weighted by their probabilities.",
         ),
         figure(plots.severity(run), "Severity of the whole policy: what the filter steered to, and what it reached."),
