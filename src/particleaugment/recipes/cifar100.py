@@ -16,7 +16,7 @@ def cifar100_wrn28_2() -> Config:
 
 
 def cifar100_wrn28_10() -> Config:
-    """WRN-28-10, 250 epochs; with ``--preset paper`` probabilities start at 1 and drift up by 0.001 a step.
+    """WRN-28-10, 250 epochs; in the paper's filter probabilities start at 1 and drift up by 0.001 a step.
 
     Costs about twenty minutes on one H200, half an hour with ``--preset paper``. The paper reports 83.3 % (82.7 % at
     best without the velocity).
