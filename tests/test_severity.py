@@ -161,7 +161,7 @@ def test_the_gap_is_that_of_held_out_and_training_samples():
     images, targets = trainee.samples.gather(ids)
     seen = float(trainee.learner.losses(images, targets).double().mean())
     assert found.loss == pytest.approx(unseen, rel=1e-5)
-    assert found.excess == pytest.approx(max(0.0, 0.9 * unseen - seen), rel=1e-4, abs=1e-6)
+    assert found.gap == pytest.approx(max(0.0, 0.9 * unseen - seen), rel=1e-4, abs=1e-6)
 
 
 def test_severity_follows_the_gap_and_ends_at_none():
@@ -176,7 +176,7 @@ def test_severity_follows_the_gap_and_ends_at_none():
         record = search.step_with(trainee, labels)
         if epoch == 15:
             found = measure_severity(policy(), trainee, labels, split, seed=search.seed, step=15)
-            assert record.wanted_severity == pytest.approx(found.excess, rel=1e-3)
+            assert record.wanted_severity == pytest.approx(found.gap, rel=1e-3)
             assert record.wanted_severity > 0.3
             assert record.severity == pytest.approx(record.wanted_severity, rel=0.5)
             height = record.severity

@@ -178,7 +178,7 @@ class FilterSettings:
 
     def wanted_severity(self, measured: Severity, done: float) -> float:
         """Return the severity to steer to when a share of training is done."""
-        return self.gain * measured.excess * final_share(done) if measured.effects is not None else 0.0
+        return self.gain * measured.gap * final_share(done) if measured.effects is not None else 0.0
 
     @property
     def holds_out(self) -> bool:
@@ -216,6 +216,7 @@ class FilterRecord:
         standard_error: Standard error of each.
         effects: Severity of each op, by how much it raises the loss, where that is measured.
         effect_errors: Their standard errors.
+        gap: Generalisation gap that the wanted severity follows; see :class:`particleaugment.severity.Severity`.
         severity: Mean severity of the new policy, where ops' severities are known.
         wanted_severity: What the update steered to.
         skip_reason: Why the update was left out, in a sentence, or None.
@@ -235,6 +236,7 @@ class FilterRecord:
     ops_per_image: float
     effects: tuple[float, ...] = ()
     effect_errors: tuple[float, ...] = ()
+    gap: float | None = None
     severity: float | None = None
     wanted_severity: float | None = None
     seconds: Mapping[str, float] = field(compare=False)
@@ -321,6 +323,7 @@ def _severities(measured: Measurement | Severity, policy: ParticlePolicy, wanted
     return {
         "effects": tuple(effects.tolist()),
         "effect_errors": tuple(covariance.diagonal().sqrt().tolist()),
+        "gap": measured.gap,
         "severity": float(policy.weights @ (policy.particles @ effects)),
         "wanted_severity": wanted,
     }

@@ -81,7 +81,7 @@ class ParticleAugment:
         self.frozen = False
         self.steps_taken = 0
         self.skipped_steps = 0
-        self._excess = 0.0
+        self._gap = 0.0
         self._augment = Augment(
             self.policy, seed, before=before, after=after, executor=executor, resample=resample, fill=fill
         )
@@ -238,17 +238,14 @@ class ParticleAugment:
             return None
         step = self.steps_taken + 1
         split = self._split_of(labels)
-        excesses = [self._excess]
 
         def measure(noised: ParticlePolicy) -> Measurement | Severity:
             if self.settings.measure == "loss":
                 assert split is not None  # the settings see to it
-                known = None if self.settings.holds_out_in(self.epoch) else self._excess
-                found = measure_severity(
-                    noised, trainee, labels, split, excess=known, seed=self.seed, step=step, progress=progress
+                known = None if self.settings.holds_out_in(self.epoch) else self._gap
+                return measure_severity(
+                    noised, trainee, labels, split, gap=known, seed=self.seed, step=step, progress=progress
                 )
-                excesses.append(found.excess)
-                return found
             return probe(
                 noised,
                 trainee,
@@ -265,7 +262,8 @@ class ParticleAugment:
 
         done = min(1.0, self.epoch / self.settings.epochs) if self.settings.epochs else 0.0
         state, record = filter_step(self.state, self.settings, measure, seed=self.seed, step=step, done=done)
-        self.state, self.steps_taken, self._excess = state, step, excesses[-1]
+        self.state, self.steps_taken = state, step
+        self._gap = self._gap if record.gap is None else record.gap
         self.skipped_steps += record.skip_reason is not None
         self._augment.policy = self.policy
         self._history.append((max(self.epoch + 1, self._history[-1][0] + 1), state))
@@ -286,7 +284,7 @@ class ParticleAugment:
             "frozen": self.frozen,
             "steps_taken": self.steps_taken,
             "skipped_steps": self.skipped_steps,
-            "excess": self._excess,
+            "gap": self._gap,
             "augment": self._augment.get_extra_state(),
             "history_starts": torch.tensor([start for start, _ in self._history]),
             "history_particles": torch.stack([state.particles for _, state in self._history]),
@@ -306,7 +304,7 @@ class ParticleAugment:
         self._history = [(start, pf.ParticleSet(particles, logs)) for start, particles, logs in parts]
         self.state = self._history[-1][1]
         self.frozen, self.steps_taken = bool(state["frozen"]), int(state["steps_taken"])
-        self.skipped_steps, self._excess = int(state["skipped_steps"]), float(state["excess"])
+        self.skipped_steps, self._gap = int(state["skipped_steps"]), float(state["gap"])
         self._augment.set_extra_state(state["augment"])
         self._augment.policy = self.policy
 

@@ -42,13 +42,14 @@ class Severity(NamedTuple):
     Attributes:
         effects: Effect of each op on the loss, with its errors; None where a loss was not finite.
         loss: Mean loss of D_vp's plain images.
-        excess: How much higher that is than the loss of as many training images, beyond a tenth of it; at least 0.
+        gap: The generalisation gap: how much higher that is than the loss of as many training images, less a tenth of
+            it; at least 0.
         seconds: Time spent.
     """
 
     effects: pf.OpEffects | None
     loss: float
-    excess: float
+    gap: float
     seconds: dict[str, float]
 
 
@@ -58,7 +59,7 @@ def measure_severity(
     labels: Tensor,
     split: tuple[Tensor, Tensor],
     *,
-    excess: float | None = None,
+    gap: float | None = None,
     seed: int,
     step: int,
     progress: Progress = lambda phase, done, total: None,
@@ -70,7 +71,7 @@ def measure_severity(
         trainee: The network.
         labels: Class labels of all samples, for stratification.
         split: The samples that are trained on, and D_vp, which is held out.
-        excess: What was measured before D_vp was trained on as well; None measures it.
+        gap: What was measured before D_vp was trained on as well; None measures it.
         seed: The run's seed.
         step: Number of the filter step; part of every key.
         progress: Told after every batch; may raise to stop.
@@ -84,20 +85,20 @@ def measure_severity(
     try:
         single = _with_particles(policy, every_op)
         losses, plain = trainee.measure(single, held_out, key, progress=progress, phase="measure")
-        if excess is None:
+        if gap is None:
             as_many = min(len(trained), len(held_out))
             fitted_ids = trained[disjoint_stratified_subsets(labels[trained], [as_many], seed, step)[0]]
             nothing = _with_particles(policy, 0.0 * every_op[:1])
             _, fitted = trainee.measure(nothing, fitted_ids, key, progress=progress, phase="measure")
-            excess = float((1.0 - _SLACK) * plain.mean() - fitted.mean())
+            gap = float((1.0 - _SLACK) * plain.mean() - fitted.mean())
     finally:
         for module, training in modes:
             module.training = training
     rises, effects = losses - plain, None
-    if bool(rises.isfinite().all()) and math.isfinite(excess):
+    if bool(rises.isfinite().all()) and math.isfinite(gap):
         effects = pf.OpEffects(rises.mean(1), torch.cov(rises).reshape(count, count) / len(held_out))
     seconds = {"measure": time.perf_counter() - start}
-    return Severity(effects, float(plain.mean()), max(0.0, excess), seconds)
+    return Severity(effects, float(plain.mean()), max(0.0, gap), seconds)
 
 
 def _with_particles(policy: ParticlePolicy, particles: Tensor) -> ParticlePolicy:

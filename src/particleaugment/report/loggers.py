@@ -72,8 +72,8 @@ def search_metrics(search: ParticleAugment, record: FilterRecord | None = None) 
         }
         if record.d0 is not None:
             metrics["filter/d0"] = record.d0
-        if record.severity is not None and record.wanted_severity is not None:
-            metrics |= {"filter/severity": record.severity, "filter/wanted_severity": record.wanted_severity}
+        steering = {"gap": record.gap, "severity": record.severity, "wanted_severity": record.wanted_severity}
+        metrics |= {f"filter/{name}": value for name, value in steering.items() if value is not None}
         metrics |= {f"filter/seconds_{phase}": value for phase, value in record.seconds.items()}
     return metrics
 

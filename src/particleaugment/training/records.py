@@ -73,6 +73,7 @@ _OPTIONAL = {
     "ops_per_image": _NOT_NEGATIVE,
     "effects": _NUMBERS,
     "effect_errors": _NUMBERS,
+    "gap": _NUMBER_OR_NULL,
     "severity": _NUMBER_OR_NULL,
     "wanted_severity": _NUMBER_OR_NULL,
 }
