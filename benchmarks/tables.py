@@ -31,6 +31,7 @@ POLICIES = {
     "trivial": "TrivialAugment",
     "randaugment": "RandAugment",
     "randaugment-n3-m4": "RandAugment, 3 ops at level 4",
+    "improved": "the improved filter",
     "particles": "the paper's filter",
 }
 
@@ -261,7 +262,7 @@ def quick() -> str:
     )
     text = table(["policy", "test accuracy, last epoch", "wall-clock time", "command"], rows)
     cores, cpu = document["results"][0]["cores"], document["machine"]["cpu"]
-    return f"{text}\n\n{cores} cores each of an {cpu}, three runs at a time, one seed. Made by `{document['command']}`."
+    return f"{text}\n\n{cores} cores of an {cpu}, one seed. Made by `{document['command']}`."
 
 
 def comparison(name: str) -> str:
