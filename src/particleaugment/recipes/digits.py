@@ -10,7 +10,7 @@ __all__ = ["digits"]
 def digits() -> Config:
     """WRN-10-1 on scikit-learn's handwritten digits.
 
-    Costs about a minute and a half on two CPU cores and should reach 98 % or more of the 360 test images (last epoch).
+    Costs about a minute on two CPU cores and should reach 98 % or more of the 360 test images (last epoch).
     No flip: mirrored digits are other signs. The network is small and the data few, so this shows the machinery at
     work, not the method's worth.
     """
