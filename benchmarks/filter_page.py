@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from signal_statistics import ranks, summary
 
+from particleaugment.compare.records import RunRecord
 from particleaugment.report.svg import BLUE, GREEN, ORANGE, inline_svg
 
 ROOT = Path(__file__).parents[1]
@@ -68,15 +69,17 @@ def _cell(entry: dict[str, float] | None) -> str:
 
 
 def _arms(runs: list[dict[str, Any]], names: list[str]) -> str:
-    """Return one row per arm: the last epoch of its finished runs, and their last training loss."""
-    lines = ["| arm | seeds | held-out accuracy | each | training loss |", "|---|---|---|---|---|"]
+    """Return one row per arm: the last epoch of its finished runs, their last training loss and the search's time."""
+    lines = ["| arm | seeds | held-out accuracy | each | training loss | search, of training |", "|---" * 6 + "|"]
     for name in names:
         finished = [run for run in runs if run["arm"] == name and run["finished"]]
         last = [run["accuracy"][-1] for run in finished]
         if last:
             loss = np.mean([run["train_loss"][-1] for run in finished])
             each = ", ".join(f"{value:.2f}" for value in last)
-            lines.append(f"| {name} | {len(last)} | {np.mean(last):.2f} % | {each} | {loss:.2f} |")
+            search = np.mean([RunRecord.from_dict(run).search_seconds / run["seconds"]["train"] for run in finished])
+            cost = f"{100 * search:.1f} %" if search else ""
+            lines.append(f"| {name} | {len(last)} | {np.mean(last):.2f} % | {each} | {loss:.2f} | {cost} |")
     return "\n".join(lines)
 
 

@@ -72,7 +72,7 @@ def speed() -> str:
     for model in ("wrn-28-2", "wrn-28-10"):
         plain, searched = epochs[model, "randaugment"], epochs[model, "particles"]
         lines.append(
-            [f"CIFAR-10 epoch on it, {model.upper()}", f"{plain:.2f} s plain, {searched:.2f} s with the filter"]
+            [f"CIFAR-10 epoch on it, {model.upper()}", f"{plain:.2f} s plain, {searched:.2f} s with the paper's filter"]
         )
     return table(["", ""], lines)
 

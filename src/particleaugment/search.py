@@ -99,7 +99,7 @@ class ParticleAugment:
         Args:
             epochs: Length of the training run; augmentation is taken back over its last fifth.
             seed: Seed of every draw.
-            measure_size: Samples held out, as a number or a fraction; a tenth of a small data set is enough.
+            measure_size: Samples held out, as a number or a fraction.
             settings: Any other argument of :class:`ParticleAugment`, to change it.
 
         >>> search = ParticleAugment.improved(epochs=60, measure_size=8)
@@ -161,7 +161,7 @@ class ParticleAugment:
                 "this search measures on samples that are never trained on; make the training loader of "
                 "search.training_ids(labels) before the first epoch"
             )
-        if labels is not None and not torch.equal(self._split[0].to("cpu", torch.int64), labels):
+        if labels is not None and not torch.equal(self._split[0], labels):
             raise ValueError(
                 f"a filter step was given a data set of {len(labels)} samples, whose labels are not the "
                 f"{len(self._split[0])} that training_ids was given; pass the whole data set, held-out samples included"
@@ -318,7 +318,8 @@ class ParticleAugment:
 
     def _split_of(self, labels: Tensor) -> tuple[Tensor, Tensor] | None:
         """Return what is trained on and what is held out of samples with these labels; drawn once."""
-        if self._split is None or self._split[0] is not labels:
+        labels = labels.to("cpu", torch.int64)
+        if self._split is None or not torch.equal(self._split[0], labels):
             self._split = (labels, self.settings.split(labels, self.seed))
         return self._split[1]
 

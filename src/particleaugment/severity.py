@@ -3,7 +3,7 @@
 Every op alone is applied to the images of D_vp, and its effect is the mean rise of their losses: one forward pass an op
 and image, and no clone. A particle's severity is the sum over its ops, weighted by their probabilities. Unlike what the
 paper measures, it keeps its order from one epoch to the next. How much is wanted follows from the generalisation gap:
-D_vp is never trained on, and its plain loss is compared with that of training images.
+D_vp is held out, and its plain loss is compared with that of training images.
 """
 
 from __future__ import annotations
