@@ -329,3 +329,18 @@ def test_a_gpu_draws_the_same_bits():
         assert torch.equal(on_cpu, on_gpu.cpu())
         for function in (standard_normal, exp, lambda u: log(u + 1e-9), lambda u: sqrt(u + 1e-9)):
             assert torch.equal(function(on_cpu), function(on_gpu).cpu())
+
+
+@pytest.mark.parametrize("shape", [(40_000,), (3, 9_000), (5, 0), (0,)])
+@pytest.mark.parametrize("slots", [1, 7])
+def test_many_draws_are_those_of_few(shape, slots):
+    ids = torch.arange(torch.Size(shape).numel()).reshape(shape) * 7919
+    whole = uniform(3, Stream.OP, 5, ids, slots)
+    assert whole.shape == (*shape, slots)
+    few = [uniform(3, Stream.OP, 5, part, slots) for part in ids.flatten().split(1000)]
+    assert torch.equal(whole.reshape(-1, slots), torch.cat(few))
+
+
+def test_one_sample_may_have_more_draws_than_fit_at_once():
+    whole = uniform(3, Stream.OP, 5, torch.tensor([7, 8, 9]), slots=50_000)
+    assert torch.equal(whole[1, :10], uniform(3, Stream.OP, 5, torch.tensor(8), slots=10))

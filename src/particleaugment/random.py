@@ -57,6 +57,9 @@ _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
 MAX_SLOTS = 1 << 24
+# Evaluations at once on a CPU. They stay in its cache, and below the size from which torch's loops start threads: those
+# gain little here, and where processes share the cores their hand-overs cost a hundred times the work.
+_CHUNK = 1 << 14
 
 
 def philox4x32(
@@ -105,17 +108,28 @@ def uniforms(seed: int | Tensor, epoch: int | Tensor, ids: Tensor, slots: Mappin
     if isinstance(seed_word, Tensor):
         seed_word = _word("seed", seed_word, ids.device, 63)
     epoch_word = _word("epoch", epoch, ids.device, 32)
-    words = philox4x32(
-        (column & _MASK, column >> 32, epoch_word, last_word), (seed_word & _MASK, (seed_word >> 32) & _MASK)
-    )
-    pairs = torch.stack([(words[0] << 21) | (words[1] >> 11), (words[2] << 21) | (words[3] >> 11)], dim=-1)
-    values = pairs.to(torch.float64) * 2.0**-53
+    key = (seed_word & _MASK, (seed_word >> 32) & _MASK)
+    if ids.device.type == "cpu" and ids.numel() * len(last_word) > _CHUNK:
+        values = torch.empty(ids.numel(), len(last_word), 2, dtype=torch.float64)
+        rows = max(1, _CHUNK // len(last_word))
+        for place, part in zip(values.split(rows), column.reshape(-1, 1).split(rows)):
+            place.copy_(_evaluated(part, epoch_word, last_word, key))
+        values = values.view(*ids.shape, -1, 2)
+    else:
+        values = _evaluated(column, epoch_word, last_word, key)
     result, start = {}, 0
     for stream, count in slots.items():
         chunk = values[..., start : start + blocks[stream], :]
         result[stream] = chunk.reshape(*ids.shape, 2 * blocks[stream])[..., :count]
         start += blocks[stream]
     return result
+
+
+def _evaluated(ids: Tensor, epoch: Tensor, last_word: Tensor, key: tuple[int | Tensor, int | Tensor]) -> Tensor:
+    """Return the two uniforms of every evaluation, ``[..., evaluations, 2]``, for ids of shape ``[..., 1]``."""
+    words = philox4x32((ids & _MASK, ids >> 32, epoch, last_word), key)
+    pairs = torch.stack([(words[0] << 21) | (words[1] >> 11), (words[2] << 21) | (words[3] >> 11)], dim=-1)
+    return pairs.to(torch.float64) * 2.0**-53
 
 
 @lru_cache(maxsize=1024)

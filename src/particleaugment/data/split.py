@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -91,7 +92,7 @@ def train_validation_split(labels: Tensor, validation: int | float, seed: int) -
         raise ValueError(
             f"validation takes all {size} samples and leaves none to train on; use a smaller number or a fraction"
         )
-    classes, counts = torch.unique(labels, return_counts=True)
+    classes, counts = np.unique(labels.cpu().numpy(), return_counts=True)
     if int(counts.min()) < 2:
         lonely = int(classes[counts.argmin()])
         raise ValueError(
@@ -114,23 +115,25 @@ def epoch_permutation(n: int, seed: int, epoch: int) -> Tensor:
     if n < 0:
         raise ValueError(f"n must not be negative, got {n}; use the number of samples")
     ids = torch.arange(n, dtype=torch.int64, device="cpu")
-    return uniform(seed, Stream.SHUFFLE, epoch, ids, slots=1)[:, 0].argsort(stable=True)
+    keys = uniform(seed, Stream.SHUFFLE, epoch, ids, slots=1)[:, 0]
+    return torch.from_numpy(keys.numpy().argsort(kind="stable"))  # numpy's takes one thread; see _draw
 
 
 def _draw(labels: Tensor, ids: Tensor, sizes: Sequence[int], seed: int, step: int, stream: Stream) -> list[Tensor]:
-    _, class_index, class_counts = torch.unique(labels, return_inverse=True, return_counts=True)
-    keys = uniform(seed, stream, step, ids, slots=2)
+    # In numpy, which takes one thread: torch's would wait for each other where processes share the cores.
+    _, class_index, class_counts = np.unique(labels.numpy(), return_inverse=True, return_counts=True)
+    keys = uniform(seed, stream, step, ids, slots=2).numpy()
     # Class and key in one integer, so that a single sort groups by class and ranks within it.
-    by_class = ((class_index << _KEY_BITS) + (keys[:, 0] * 2.0**_KEY_BITS).to(torch.int64)).argsort(stable=True)
+    by_class = ((class_index << _KEY_BITS) + (keys[:, 0] * 2.0**_KEY_BITS).astype(np.int64)).argsort(kind="stable")
     sorted_class = class_index[by_class]
-    rank = torch.arange(len(ids), device="cpu") - (class_counts.cumsum(0) - class_counts)[sorted_class]
+    rank = np.arange(len(ids)) - (class_counts.cumsum() - class_counts)[sorted_class]
 
-    counts = torch.tensor(_rounded_quotas(sizes, class_counts.tolist(), seed, step, stream), device="cpu")
+    counts = np.array(_rounded_quotas(sizes, class_counts.tolist(), seed, step, stream))
     ends = counts.cumsum(0)
     subsets = []
     for start, end in zip(ends - counts, ends):
         members = by_class[(rank >= start[sorted_class]) & (rank < end[sorted_class])]
-        subsets.append(ids[members[keys[members, 1].argsort(stable=True)]])
+        subsets.append(ids[torch.from_numpy(members[keys[members, 1].argsort(kind="stable")])])
     return subsets
 
 
