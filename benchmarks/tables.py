@@ -35,6 +35,20 @@ POLICIES = {
     "particles": "the paper's filter",
 }
 
+ARMS = {
+    "improved": "**the improved filter**",
+    "improved-frozen": "its particles, nothing measured",
+    "none": "no policy: crop, flip, erasing",
+    "trivialaugment": "TrivialAugment",
+    "randaugment": "RandAugment",
+    "autoaugment": "AutoAugment",
+    "particles": "the paper's filter, to the letter",
+    "particles-authors": "the paper's filter, as released",
+    "particles-frozen": "its particles, nothing measured",
+    "particles-shuffled": "its scores shuffled",
+}
+PAPERS = {"particles": "96.43 ± 0.11 %", "randaugment": "95.8 %", "autoaugment": "95.9 %"}
+
 
 def result(name: str) -> Any:
     return json.loads((RESULTS / f"{name}.json").read_text())
@@ -70,10 +84,9 @@ def speed() -> str:
         lines.append([f"on an {gpu}, {label}, batch {batch:,}", f"{rows[name, batch]['images_per_second']:,} images/s"])
     epochs = {(row["model"], row["policy"]): row["seconds_per_epoch"] for row in result("gpu_training")["results"]}
     for model in ("wrn-28-2", "wrn-28-10"):
-        plain, searched = epochs[model, "randaugment"], epochs[model, "particles"]
-        lines.append(
-            [f"CIFAR-10 epoch on it, {model.upper()}", f"{plain:.2f} s plain, {searched:.2f} s with the paper's filter"]
-        )
+        timed = {"plain": "randaugment", "with the improved filter": "improved", "with the paper's": "particles"}
+        said = [f"{epochs[model, name]:.2f} s {words}" for words, name in timed.items() if (model, name) in epochs]
+        lines.append([f"CIFAR-10 epoch on it, {model.upper()}", ", ".join(said)])
     return table(["", ""], lines)
 
 
@@ -115,9 +128,9 @@ def gpu_speed() -> str:
 
 
 def training() -> str:
-    document = result("gpu_training")
+    document, order = result("gpu_training"), list(POLICIES)
     rows = []
-    for row in document["results"]:
+    for row in sorted(document["results"], key=lambda row: (len(row["model"]), order.index(row["policy"]))):
         phases = ", ".join(f"{name} {row['phases'][name]:.2f}" for name in PHASES if name in row["phases"])
         share = row.get("augmentation", {}).get("share_of_step")
         rows.append(
@@ -203,20 +216,24 @@ def literal_records() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 
 
 def results() -> str:
-    """README's: last epochs, one seed each."""
-    epochs, _ = literal_records()
+    """README's: CIFAR-10 with the paper's network, last epochs, at two lengths of training."""
+    short, long = (accuracies(f"cifar10-{epochs}") for epochs in (60, 250))
+    long.setdefault("particles", f"{literal_records()[0][-1]['test_accuracy']:.2f} % (1)")
     rows = [
-        [
-            "CIFAR-10, WRN-28-2, 250 epochs",
-            "the paper's filter, to the letter",
-            f"{epochs[-1]['test_accuracy']:.2f} %",
-            "96.43 ± 0.11 %",
-        ]
+        [said, short.get(arm, "–"), long.get(arm, "–"), PAPERS.get(arm, "–")]
+        for arm, said in ARMS.items()
+        if arm in short or arm in long
     ]
-    for row in result("cifar10_quick")["results"]:
-        accuracy = f"{row['test_accuracy_last_epoch']:.2f} %"
-        rows.append(["CIFAR-10, WRN-10-1, 20 epochs", POLICIES[row["policy"]], accuracy, "–"])
-    return table(["", "policy", "test accuracy", "the paper"], rows)
+    return table(["", "60 epochs", "250 epochs", "the paper, 250 epochs"], rows)
+
+
+def accuracies(name: str) -> dict[str, str]:
+    """Return each arm's accuracy in a comparison, with the number of its seeds."""
+    path = RESULTS / "compare" / name / "compare.json"
+    if not path.exists():
+        return {}
+    found = Comparison.from_json(path.read_text())
+    return {each.arm: f"{accuracy_text(each)} % ({each.runs})" for each in arm_summaries(found.arms, found.runs)}
 
 
 def literal() -> str:
@@ -262,7 +279,8 @@ def quick() -> str:
     )
     text = table(["policy", "test accuracy, last epoch", "wall-clock time", "command"], rows)
     cores, cpu = document["results"][0]["cores"], document["machine"]["cpu"]
-    return f"{text}\n\n{cores} cores of an {cpu}, one seed. Made by `{document['command']}`."
+    made_by = ", ".join(dict.fromkeys(f"`{row['benchmark']}`" for row in document["results"]))
+    return f"{text}\n\n{cores} cores of an {cpu}, one seed. Made by {made_by}."
 
 
 def comparison(name: str) -> str:

@@ -25,7 +25,7 @@ __all__ = ["IMPROVED", "FilterRecord", "FilterSettings", "filter_step"]
 
 IMPROVED: Mapping[str, Any] = MappingProxyType(
     {
-        "measure": "loss", "measure_on": "heldout", "update": "tilted", "gain": 1.0, "alpha": 0.5,
+        "measure": "loss", "measure_on": "heldout", "update": "tilted", "gain": 2.0, "alpha": 0.5,
         "transition": "sparse", "sigma": 0.05, "velocity": 0.0, "start_value": 0.33, "unit_vectors": False,
         "nonzero": 3, "m": 10.0,
     }
