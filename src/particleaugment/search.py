@@ -92,7 +92,7 @@ class ParticleAugment:
 
     @classmethod
     def improved(cls, epochs: int, seed: int = 0, *, measure_size: int | float = 512, **settings: Any) -> Self:
-        """Return a search that steers the policy's severity to the generalisation gap, as the recipes do.
+        """Return a search that steers the policy's severity by the generalisation gap, as the recipes do.
 
         ``measure_size`` samples are held out for measuring: train on :meth:`training_ids` alone.
 

@@ -23,7 +23,7 @@ PRESETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """Settings of each preset, as ``key=value``, laid over a recipe's row of the paper.
 
-``improved``, what recipes do by default, steers the policy's severity to the generalisation gap; ``paper`` is the
+``improved``, what recipes do by default, steers the policy's severity by the generalisation gap; ``paper`` is the
 algorithm to the letter, with that row's l, m and sizes.
 """
 
