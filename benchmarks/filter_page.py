@@ -39,6 +39,7 @@ def tables(found: dict[str, Any]) -> dict[str, str]:
         "repeatability": _signals(found["repeatability"], " sparse") + _yardstick(found["shuffled"]),
         "validity": _signals(found["validity"], ""),
         "truth": _truth(found["truth"]),
+        "averaging": _averaging(),
     }
 
 
@@ -92,6 +93,23 @@ def _truth(rows: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _replays() -> dict[str, Any]:
+    return json.loads((RESULTS / "gap_average.json").read_text())["results"]  # type: ignore[no-any-return]
+
+
+def _averaging() -> str:
+    lines = [
+        "| averaged over | steps that resample | effective sample size | change of ops an image |",
+        "|---" * 4 + "|",
+    ]
+    for row in _replays()["replays"]:
+        of = f"of {len(row['ops_per_image'])}"
+        share = f"{100 * row['share']:.0f} % of training" if row["share"] else "nothing"
+        cells = [share, f"{row['resampled']} {of}", f"{row['effective_sample_size']:.1f}"]
+        lines.append(f"| {' | '.join(cells)} | {row['mean_change_of_ops_per_image']:.3f} |")
+    return "\n".join(lines)
+
+
 def pictures(results: dict[str, Any], found: dict[str, Any]) -> dict[str, str]:
     """Return the page's pictures by file name."""
     names = [name for name in found["repeatability"] if not name.endswith("<= 0")]
@@ -125,7 +143,20 @@ def pictures(results: dict[str, Any], found: dict[str, Any]) -> dict[str, str]:
             one.set_xlabel("mean rank by gradient alignment")
         axes[0].set_ylabel("held-out accuracy of the op alone, %")
 
+    def averaging(figure: Any, axes: Any) -> None:
+        found = _replays()
+        rows = {row["share"]: row["ops_per_image"] for row in found["replays"]}
+        axes[0].plot(np.arange(1, len(found["gap"]) + 1), found["gap"], color=BLUE, linewidth=0.8)
+        axes[0].set_ylabel("generalisation gap, step by step")
+        axes[1].plot(np.arange(1, len(rows[0.0]) + 1), rows[0.0], color=ORANGE, linewidth=0.8, label="nothing averaged")
+        axes[1].plot(np.arange(1, len(rows[0.05]) + 1), rows[0.05], color=BLUE, linewidth=1.2, label="gap averaged")
+        axes[1].set_ylabel("ops an image")
+        axes[1].legend(frameon=False, loc="upper left")
+        for one in axes:
+            one.set_xlabel("epoch")
+
     return {
+        "filter-gap.svg": inline_svg(9, 2.8, averaging, columns=2),
         "filter-repeatability.svg": inline_svg(9, 4.6, repeatability),
         "filter-validity.svg": inline_svg(9, 3.2, validity, columns=3),
     }

@@ -10,7 +10,7 @@ import particleaugment as pa
 from particleaugment import filter as pf
 from particleaugment.data.split import disjoint_stratified_subsets
 from particleaugment.probe import EagerTrainee, Learner, Samples
-from particleaugment.severity import final_share, measure_severity
+from particleaugment.severity import Severity, averaged_gap, final_share, measure_severity
 
 SETTINGS = {
     "num_particles": 16, "nonzero": 3, "start_value": 0.33, "m": 10, "measure": "loss", "transition": "sparse",
@@ -161,7 +161,7 @@ def test_the_gap_is_that_of_held_out_and_training_samples():
     images, targets = trainee.samples.gather(ids)
     seen = float(trainee.learner.losses(images, targets).double().mean())
     assert found.loss == pytest.approx(unseen, rel=1e-5)
-    assert found.gap == pytest.approx(max(0.0, 0.9 * unseen - seen), rel=1e-4, abs=1e-6)
+    assert found.gap == pytest.approx(0.9 * unseen - seen, rel=1e-4, abs=1e-6)
 
 
 def test_severity_follows_the_gap_and_ends_at_none():
@@ -182,6 +182,42 @@ def test_severity_follows_the_gap_and_ends_at_none():
             height = record.severity
     assert record.wanted_severity == pytest.approx(0.0, abs=1e-9)
     assert record.severity < 0.1 * height
+
+
+def test_gaps_are_averaged_over_a_twentieth_of_training():
+    trainee, labels = fitted()
+    search = search_on(labels, epochs=100, every=2)
+    split = search.settings.split(labels, search.seed)
+    wanted = 0.0
+    for step in range(1, 5):
+        search.set_epoch(2 * step)
+        record = search.step_with(trainee, labels)
+        measured = measure_severity(policy(), trainee, labels, split, seed=search.seed, step=step).gap
+        wanted += (measured - wanted) / (0.05 * 100 / 2)
+        assert record.gap == pytest.approx(measured, rel=1e-6)
+        assert record.mean_gap == pytest.approx(wanted, rel=1e-6)
+
+
+def test_averaging_does_not_move_the_mean_and_takes_the_noise_away():
+    draws = torch.randn(4000, generator=torch.Generator().manual_seed(1), dtype=torch.float64).tolist()
+    mean, means = 0.08, []
+    for draw in draws:
+        mean = averaged_gap(mean, 0.08 + 0.03 * draw, steps=12.5)
+        means.append(mean)
+    assert abs(sum(means) / len(means) - 0.08) < 0.003
+    assert 0.004 < torch.tensor(means).std() < 0.008  # 0.03 x sqrt(1 / (2 x 12.5 - 1)) = 0.006
+    assert averaged_gap(0.5, 0.1, steps=0.4) == pytest.approx(0.1)
+
+
+def test_a_negative_gap_wants_nothing():
+    assert pa.FilterSettings(**SETTINGS).wanted_severity(-0.2, done=0.1) == 0.0
+
+
+def test_a_gap_that_was_not_measured_leaves_the_mean_as_it_was():
+    settings, effects = pa.FilterSettings(**SETTINGS), pf.OpEffects(torch.ones(15), torch.eye(15))
+    assert settings.averaged_gap(0.3, Severity(effects, 1.0, None, {})) == 0.3
+    assert settings.averaged_gap(0.3, Severity(None, 1.0, float("nan"), {})) == 0.3
+    assert settings.averaged_gap(0.3, Severity(effects, 1.0, 0.1, {})) == pytest.approx(0.1)  # 10 epochs: no memory
 
 
 def test_gain_multiplies_what_is_wanted():

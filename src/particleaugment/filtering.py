@@ -19,7 +19,7 @@ from particleaugment.ops import OPS, nearest_name
 from particleaugment.policies.particles import ParticlePolicy
 from particleaugment.probe import Measurement
 from particleaugment.random import Stream, uniform
-from particleaugment.severity import FINAL, Severity, final_share
+from particleaugment.severity import FINAL, MEMORY, Severity, averaged_gap, final_share
 
 __all__ = ["IMPROVED", "FilterRecord", "FilterSettings", "filter_step"]
 
@@ -176,9 +176,15 @@ class FilterSettings:
             return pf.tilted_reweight(state, scores, standard_errors, target=target, degrees=len(self.ops))
         return pf.reweight(state, scores, eta=self.eta)
 
-    def wanted_severity(self, measured: Severity, done: float) -> float:
-        """Return the severity to steer to when a share of training is done."""
-        return self.gain * measured.gap * final_share(done) if measured.effects is not None else 0.0
+    def wanted_severity(self, gap: float, done: float) -> float:
+        """Return the severity to steer to at a generalisation gap, when a share of training is done."""
+        return self.gain * max(0.0, gap) * final_share(done)
+
+    def averaged_gap(self, before: float, measured: Severity) -> float:
+        """Return the mean gap with one more measurement; as before where there is none."""
+        if measured.effects is None or measured.gap is None:
+            return before
+        return averaged_gap(before, measured.gap, MEMORY * self.epochs / self.every)
 
     @property
     def holds_out(self) -> bool:
@@ -216,7 +222,8 @@ class FilterRecord:
         standard_error: Standard error of each.
         effects: Severity of each op, by how much it raises the loss, where that is measured.
         effect_errors: Their standard errors.
-        gap: Generalisation gap that the wanted severity follows; see :class:`particleaugment.severity.Severity`.
+        gap: Generalisation gap as measured in this step; see :class:`particleaugment.severity.Severity`.
+        mean_gap: Its mean over the last twentieth of training, which the wanted severity follows.
         severity: Mean severity of the new policy, where ops' severities are known.
         wanted_severity: What the update steered to.
         skip_reason: Why the update was left out, in a sentence, or None.
@@ -237,6 +244,7 @@ class FilterRecord:
     effects: tuple[float, ...] = ()
     effect_errors: tuple[float, ...] = ()
     gap: float | None = None
+    mean_gap: float | None = None
     severity: float | None = None
     wanted_severity: float | None = None
     seconds: Mapping[str, float] = field(compare=False)
@@ -250,6 +258,7 @@ def filter_step(
     seed: int,
     step: int,
     done: float = 0.0,
+    mean_gap: float = 0.0,
 ) -> tuple[pf.ParticleSet, FilterRecord]:
     """Take one step of the filter: transition, measurement, weight update, resampling.
 
@@ -260,6 +269,7 @@ def filter_step(
         seed: The run's seed.
         step: Number of the step; part of every key.
         done: Share of the training run that is done; near its end a tilted update steers to no severity.
+        mean_gap: That of the step before, where severities are measured.
     """
     start = time.perf_counter()
     if settings.reset_filter:
@@ -272,7 +282,9 @@ def filter_step(
     measured = measure(policy)
     after = time.perf_counter()
     scores, errors, d0, skip_reason = _scores(measured, policy)
-    target = settings.wanted_severity(measured, done) if isinstance(measured, Severity) else 0.0
+    if isinstance(measured, Severity):
+        mean_gap = settings.averaged_gap(mean_gap, measured)
+    target = settings.wanted_severity(mean_gap, done)
     if settings.shuffle_scores:
         order = uniform(seed, Stream.SHUFFLE, epoch=step, ids=torch.arange(len(scores)), slots=1)[:, 0].argsort()
         scores, errors = scores[order], errors[order]
@@ -294,7 +306,7 @@ def filter_step(
         effective_sample_size=size,
         resampled=resampled,
         ops_per_image=settings.policy(new_state).ops_per_image,
-        **_severities(measured, settings.policy(new_state), target),
+        **_severities(measured, settings.policy(new_state), mean_gap, target),
         seconds=dict(measured.seconds) | {"filter": (before - start) + (time.perf_counter() - after)},
     )
     return new_state, record
@@ -316,7 +328,9 @@ def _scores(
     return *pf.particle_scores(policy.particles, measured.effects), None, None
 
 
-def _severities(measured: Measurement | Severity, policy: ParticlePolicy, wanted: float) -> dict[str, Any]:
+def _severities(
+    measured: Measurement | Severity, policy: ParticlePolicy, mean_gap: float, wanted: float
+) -> dict[str, Any]:
     if isinstance(measured, Measurement) or measured.effects is None:
         return {}
     effects, covariance = measured.effects
@@ -324,6 +338,7 @@ def _severities(measured: Measurement | Severity, policy: ParticlePolicy, wanted
         "effects": tuple(effects.tolist()),
         "effect_errors": tuple(covariance.diagonal().sqrt().tolist()),
         "gap": measured.gap,
+        "mean_gap": mean_gap,
         "severity": float(policy.weights @ (policy.particles @ effects)),
         "wanted_severity": wanted,
     }

@@ -81,7 +81,7 @@ class ParticleAugment:
         self.frozen = False
         self.steps_taken = 0
         self.skipped_steps = 0
-        self._gap = 0.0
+        self._mean_gap = 0.0
         self._augment = Augment(
             self.policy, seed, before=before, after=after, executor=executor, resample=resample, fill=fill
         )
@@ -242,9 +242,9 @@ class ParticleAugment:
         def measure(noised: ParticlePolicy) -> Measurement | Severity:
             if self.settings.measure == "loss":
                 assert split is not None  # the settings see to it
-                known = None if self.settings.holds_out_in(self.epoch) else self._gap
+                gap = self.settings.holds_out_in(self.epoch)
                 return measure_severity(
-                    noised, trainee, labels, split, gap=known, seed=self.seed, step=step, progress=progress
+                    noised, trainee, labels, split, gap=gap, seed=self.seed, step=step, progress=progress
                 )
             return probe(
                 noised,
@@ -261,9 +261,11 @@ class ParticleAugment:
             )
 
         done = min(1.0, self.epoch / self.settings.epochs) if self.settings.epochs else 0.0
-        state, record = filter_step(self.state, self.settings, measure, seed=self.seed, step=step, done=done)
+        state, record = filter_step(
+            self.state, self.settings, measure, seed=self.seed, step=step, done=done, mean_gap=self._mean_gap
+        )
         self.state, self.steps_taken = state, step
-        self._gap = self._gap if record.gap is None else record.gap
+        self._mean_gap = self._mean_gap if record.mean_gap is None else record.mean_gap
         self.skipped_steps += record.skip_reason is not None
         self._augment.policy = self.policy
         self._history.append((max(self.epoch + 1, self._history[-1][0] + 1), state))
@@ -284,7 +286,7 @@ class ParticleAugment:
             "frozen": self.frozen,
             "steps_taken": self.steps_taken,
             "skipped_steps": self.skipped_steps,
-            "gap": self._gap,
+            "gap": self._mean_gap,
             "augment": self._augment.get_extra_state(),
             "history_starts": torch.tensor([start for start, _ in self._history]),
             "history_particles": torch.stack([state.particles for _, state in self._history]),
@@ -304,7 +306,7 @@ class ParticleAugment:
         self._history = [(start, pf.ParticleSet(particles, logs)) for start, particles, logs in parts]
         self.state = self._history[-1][1]
         self.frozen, self.steps_taken = bool(state["frozen"]), int(state["steps_taken"])
-        self.skipped_steps, self._gap = int(state["skipped_steps"]), float(state["gap"])
+        self.skipped_steps, self._mean_gap = int(state["skipped_steps"]), float(state["gap"])
         self._augment.set_extra_state(state["augment"])
         self._augment.policy = self.policy
 

@@ -20,10 +20,12 @@ from particleaugment.data.split import disjoint_stratified_subsets
 from particleaugment.policies.particles import ParticlePolicy
 from particleaugment.probe import MEASUREMENTS, Progress, Trainee
 
-__all__ = ["FINAL", "Severity", "final_share", "measure_severity"]
+__all__ = ["FINAL", "MEMORY", "Severity", "averaged_gap", "final_share", "measure_severity"]
 
 FINAL = 0.8
 """Share of training after which severity goes down to none, and D_vp is needed no more and may be trained on."""
+MEMORY = 0.05
+"""Share of training over which gaps are averaged: one alone is about as large as its error."""
 _SLACK = 0.1  # of the held-out loss: early, when losses are high and noisy, a small gap is no overfitting
 
 
@@ -36,6 +38,15 @@ def final_share(done: float) -> float:
     return min(1.0, 10.0 * math.cos(0.5 * math.pi * done) ** 2)
 
 
+def averaged_gap(before: float, measured: float, steps: float) -> float:
+    """Return the exponentially weighted mean of all gaps so far and one more; its memory is ``steps`` long.
+
+    >>> averaged_gap(0.0, 0.3, steps=3.0)
+    0.1
+    """
+    return before + (measured - before) / max(1.0, steps)
+
+
 class Severity(NamedTuple):
     """What was measured.
 
@@ -43,13 +54,13 @@ class Severity(NamedTuple):
         effects: Effect of each op on the loss, with its errors; None where a loss was not finite.
         loss: Mean loss of D_vp's plain images.
         gap: The generalisation gap: how much higher that is than the loss of as many training images, less a tenth of
-            it; at least 0.
+            it; None where it was not measured.
         seconds: Time spent.
     """
 
     effects: pf.OpEffects | None
     loss: float
-    gap: float
+    gap: float | None
     seconds: dict[str, float]
 
 
@@ -59,7 +70,7 @@ def measure_severity(
     labels: Tensor,
     split: tuple[Tensor, Tensor],
     *,
-    gap: float | None = None,
+    gap: bool = True,
     seed: int,
     step: int,
     progress: Progress = lambda phase, done, total: None,
@@ -71,7 +82,7 @@ def measure_severity(
         trainee: The network.
         labels: Class labels of all samples, for stratification.
         split: The samples that are trained on, and D_vp, which is held out.
-        gap: What was measured before D_vp was trained on as well; None measures it.
+        gap: Whether to measure the gap too: not where D_vp is trained on as well.
         seed: The run's seed.
         step: Number of the filter step; part of every key.
         progress: Told after every batch; may raise to stop.
@@ -85,20 +96,21 @@ def measure_severity(
     try:
         single = _with_particles(policy, every_op)
         losses, plain = trainee.measure(single, held_out, key, progress=progress, phase="measure")
-        if gap is None:
+        measured_gap = None
+        if gap:
             as_many = min(len(trained), len(held_out))
             fitted_ids = trained[disjoint_stratified_subsets(labels[trained], [as_many], seed, step)[0]]
             nothing = _with_particles(policy, 0.0 * every_op[:1])
             _, fitted = trainee.measure(nothing, fitted_ids, key, progress=progress, phase="measure")
-            gap = float((1.0 - _SLACK) * plain.mean() - fitted.mean())
+            measured_gap = float((1.0 - _SLACK) * plain.mean() - fitted.mean())
     finally:
         for module, training in modes:
             module.training = training
     rises, effects = losses - plain, None
-    if bool(rises.isfinite().all()) and math.isfinite(gap):
+    if bool(rises.isfinite().all()) and math.isfinite(measured_gap or 0.0):
         effects = pf.OpEffects(rises.mean(1), torch.cov(rises).reshape(count, count) / len(held_out))
     seconds = {"measure": time.perf_counter() - start}
-    return Severity(effects, float(plain.mean()), max(0.0, gap), seconds)
+    return Severity(effects, float(plain.mean()), measured_gap, seconds)
 
 
 def _with_particles(policy: ParticlePolicy, particles: Tensor) -> ParticlePolicy:

@@ -72,7 +72,7 @@ def search_metrics(search: ParticleAugment, record: FilterRecord | None = None) 
         }
         if record.d0 is not None:
             metrics["filter/d0"] = record.d0
-        steering = {"gap": record.gap, "severity": record.severity, "wanted_severity": record.wanted_severity}
+        steering = {"gap": record.mean_gap, "severity": record.severity, "wanted_severity": record.wanted_severity}
         metrics |= {f"filter/{name}": value for name, value in steering.items() if value is not None}
         metrics |= {f"filter/seconds_{phase}": value for phase, value in record.seconds.items()}
     return metrics

@@ -74,6 +74,7 @@ _OPTIONAL = {
     "effects": _NUMBERS,
     "effect_errors": _NUMBERS,
     "gap": _NUMBER_OR_NULL,
+    "mean_gap": _NUMBER_OR_NULL,
     "severity": _NUMBER_OR_NULL,
     "wanted_severity": _NUMBER_OR_NULL,
 }
