@@ -306,7 +306,7 @@ def comparison(name: str) -> str:
     return (
         f"{table(head, rows)}\n\n\\* chosen by that accuracy itself: not a result. Accuracy on {found.measured_on} "
         f"images, {found.base.epochs} epochs; {machine['gpu'] or machine['cpu']}. {time_remark(found)} "
-        f"Made by {', '.join(commands)}."
+        f"Made by {', '.join(commands)}. Curves and figures of all runs: `benchmarks/results/compare/{name}`."
     )
 
 
