@@ -41,8 +41,8 @@ def final_share(done: float) -> float:
 def averaged_gap(before: float, measured: float, steps: float) -> float:
     """Return the exponentially weighted mean of all gaps so far and one more; its memory is ``steps`` long.
 
-    >>> averaged_gap(0.0, 0.3, steps=3.0)
-    0.1
+    >>> averaged_gap(0.0, 0.5, steps=4.0)
+    0.125
     """
     return before + (measured - before) / max(1.0, steps)
 
