@@ -20,9 +20,8 @@ from pathlib import Path
 from queue import Queue
 from typing import Any
 
-from common import RESULTS, command, write
+from common import command, earlier_rows, write
 
-from particleaugment.bench.timing import machine
 from particleaugment.report.summary import filter_health, phase_seconds
 
 CORES = 2
@@ -48,17 +47,9 @@ def main() -> None:
         for slot in range(arguments.at_once):
             slots.put(slot)
         runs = [pool.submit(run, policy, arguments, Path(folder), slots) for policy in arguments.policies]
-        rows = kept_rows(arguments) | {row["policy"]: row for row in (finished.result() for finished in runs)}
+        measured = [finished.result() for finished in runs]
+        rows = {row["policy"]: row for row in (*earlier_rows("cifar10_quick", arguments.seed), *measured)}
         write("cifar10_quick", [rows[policy] for policy in POLICIES if policy in rows], arguments.seed)
-
-
-def kept_rows(arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Return the rows of other policies that this machine wrote before with the same seed."""
-    path = RESULTS / "cifar10_quick.json"
-    document = json.loads(path.read_text()) if path.exists() else {}
-    if (document.get("machine"), document.get("seed")) != (machine(), arguments.seed):
-        return {}
-    return {row["policy"]: row for row in document["results"]}
 
 
 def run(policy: str, arguments: argparse.Namespace, folder: Path, slots: Queue[int]) -> dict[str, Any]:

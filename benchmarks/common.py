@@ -9,7 +9,7 @@ from typing import Any
 
 from particleaugment.bench.timing import machine, rate
 
-__all__ = ["RESULTS", "command", "rate", "write"]
+__all__ = ["RESULTS", "command", "earlier_rows", "rate", "write"]
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -27,3 +27,12 @@ def write(name: str, results: Any, seed: int) -> Path:
     path.write_text(json.dumps(document, indent=1) + "\n")
     print(f"wrote {path}")
     return path
+
+
+def earlier_rows(name: str, seed: int) -> list[dict[str, Any]]:
+    """Return the rows of a result file that this machine wrote before with the same seed; none if another did."""
+    path = RESULTS / f"{name}.json"
+    document: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    if (document.get("machine"), document.get("seed")) != (machine(), seed):
+        return []
+    return document["results"]  # type: ignore[no-any-return]

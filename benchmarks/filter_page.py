@@ -98,15 +98,17 @@ def _replays() -> dict[str, Any]:
 
 
 def _averaging() -> str:
+    found = _replays()
     lines = [
         "| averaged over | steps that resample | effective sample size | change of ops an image |",
         "|---" * 4 + "|",
     ]
-    for row in _replays()["replays"]:
+    for row in found["replays"]:
         of = f"of {len(row['ops_per_image'])}"
         share = f"{100 * row['share']:.0f} % of training" if row["share"] else "nothing"
         cells = [share, f"{row['resampled']} {of}", f"{row['effective_sample_size']:.1f}"]
         lines.append(f"| {' | '.join(cells)} | {row['mean_change_of_ops_per_image']:.3f} |")
+    lines += ["", f"Scatter of one gap {found['scatter_of_a_gap']:.3f}, mean of all {found['mean_gap']:.3f}."]
     return "\n".join(lines)
 
 
@@ -146,7 +148,12 @@ def pictures(results: dict[str, Any], found: dict[str, Any]) -> dict[str, str]:
     def averaging(figure: Any, axes: Any) -> None:
         found = _replays()
         rows = {row["share"]: row["ops_per_image"] for row in found["replays"]}
-        axes[0].plot(np.arange(1, len(found["gap"]) + 1), found["gap"], color=BLUE, linewidth=0.8)
+        axes[0].plot(
+            [step["epoch"] for step in found["steps"]],
+            [step["gap"] for step in found["steps"]],
+            color=BLUE,
+            linewidth=0.8,
+        )
         axes[0].set_ylabel("generalisation gap, step by step")
         axes[1].plot(np.arange(1, len(rows[0.0]) + 1), rows[0.0], color=ORANGE, linewidth=0.8, label="nothing averaged")
         axes[1].plot(np.arange(1, len(rows[0.05]) + 1), rows[0.05], color=BLUE, linewidth=1.2, label="gap averaged")

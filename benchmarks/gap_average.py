@@ -1,22 +1,24 @@
 """What averaging the generalisation gap does to the policy: a run's measurements, replayed with and without.
 
-    python benchmarks/gap_average.py RUN
+    python benchmarks/gap_average.py        what the result file holds, replayed anew
+    python benchmarks/gap_average.py RUN    a run with the improved filter
 
-RUN is a run with the improved filter. Only its measured severities and gaps are used, so no network is needed. Gaps
-under 0 were written as 0 when the committed file was made.
+Only measured severities and gaps are used, and the result file keeps them, so no network is needed. The committed one
+is of a run that wrote gaps under 0 as 0.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
-from common import write
+from common import RESULTS, write
 
 from particleaugment import filter as pf
 from particleaugment.filtering import IMPROVED, FilterSettings, filter_step
@@ -32,12 +34,17 @@ def finding(measured: Severity) -> Callable[[ParticlePolicy], Severity]:
     return lambda policy: measured
 
 
+def is_measured(step: dict[str, Any], epochs: int) -> bool:
+    """Whether a step measured a gap: later, all samples are trained on."""
+    return bool(step["epoch"] - 1 < FINAL * epochs)
+
+
 def replay(steps: list[dict[str, Any]], epochs: int, share: float, seed: int) -> dict[str, Any]:
     """Return the course of a search that measures what ``steps`` did."""
     settings = FilterSettings(**dict(IMPROVED) | {"epochs": epochs})
     state, mean_gap, course = settings.initial_state(seed), 0.0, []
     for step in steps:
-        if step["epoch"] - 1 < FINAL * epochs:
+        if is_measured(step, epochs):
             mean_gap = averaged_gap(mean_gap, step["gap"], share * epochs)
         effects = torch.tensor(step["effects"], dtype=torch.float64)
         errors = torch.tensor(step["effect_errors"], dtype=torch.float64)
@@ -55,23 +62,44 @@ def replay(steps: list[dict[str, Any]], epochs: int, share: float, seed: int) ->
     }
 
 
+def measurements(run: Path) -> dict[str, Any]:
+    """Return what a run measured, as the result file keeps it."""
+    config = json.loads((run / "config.json").read_text())
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    steps = [
+        {
+            "epoch": record["epoch"],
+            "step": record["step"],
+            "gap": None if record["gap"] is None else round(record["gap"], 5),
+            "effects": [round(effect, 5) for effect in record["effects"]],
+            "effect_errors": [round(error, 5) for error in record["effect_errors"]],
+        }
+        for record in records
+        if record["kind"] == "filter"
+    ]
+    return {"run": {key: config[key] for key in ("recipe", "epochs", "seed", "gain", "validation")}, "steps": steps}
+
+
+def scatter(gaps: list[float]) -> float:
+    """Return how far one gap lies from the course that they take together, from how much neighbours differ."""
+    return math.sqrt(sum((b - a) ** 2 for a, b in pairwise(gaps)) / (2 * (len(gaps) - 1)))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("run", type=Path)
+    parser.add_argument("run", type=Path, nargs="?")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    config = json.loads((arguments.run / "config.json").read_text())
-    records = [json.loads(line) for line in (arguments.run / "metrics.jsonl").read_text().splitlines()]
-    steps = [record for record in records if record["kind"] == "filter"]
-    replays = [replay(steps, config["epochs"], share, arguments.seed) for share in SHARES]
-    results = {
-        "run": {key: config[key] for key in ("recipe", "epochs", "seed", "gain", "validation")},
-        "gap": [None if step["gap"] is None else round(step["gap"], 5) for step in steps],
-        "replays": replays,
-    }
-    write("gap_average", results, arguments.seed)
-    for row in replays:
-        print({key: value for key, value in row.items() if key != "ops_per_image"})
+    if arguments.run is None:
+        kept = json.loads((RESULTS / "gap_average.json").read_text())["results"]
+        found = {key: kept[key] for key in ("run", "steps")}
+    else:
+        found = measurements(arguments.run)
+    epochs, steps = found["run"]["epochs"], found["steps"]
+    gaps = [step["gap"] for step in steps if is_measured(step, epochs)]
+    replays = [replay(steps, epochs, share, arguments.seed) for share in SHARES]
+    summary = {"scatter_of_a_gap": scatter(gaps), "mean_gap": sum(gaps) / len(gaps)}
+    write("gap_average", found | summary | {"replays": replays}, arguments.seed)
 
 
 if __name__ == "__main__":

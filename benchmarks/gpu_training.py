@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
 
-from common import RESULTS, command, write
+from common import command, earlier_rows, write
 
-from particleaugment.bench.timing import machine
 from particleaugment.bench.training import POLICIES, time_run
 
 REQUIRED = {("wrn-28-2", "randaugment"): 1.12, ("wrn-28-2", "particles"): 1.85,
@@ -24,15 +22,6 @@ REQUIRED = {("wrn-28-2", "randaugment"): 1.12, ("wrn-28-2", "particles"): 1.85,
 RECIPES = {"wrn-28-2": "cifar10-wrn28-2", "wrn-28-10": "cifar10-wrn28-10"}
 WARM_UP = 4
 EPOCHS = WARM_UP + 21  # the last epoch has no filter step
-
-
-def kept_rows(models: list[str], policies: list[str]) -> list[dict[str, Any]]:
-    """Return the other rows that this machine wrote before."""
-    path = RESULTS / "gpu_training.json"
-    document: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    if document.get("machine") != machine():
-        return []
-    return [row for row in document["results"] if row["model"] not in models or row["policy"] not in policies]
 
 
 def main() -> None:
@@ -45,7 +34,11 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.epochs < WARM_UP + 2:
         parser.error(f"--epochs must be at least {WARM_UP + 2}: the first {WARM_UP} are not counted")
-    results = kept_rows(arguments.models, arguments.policies)
+    results = [
+        row
+        for row in earlier_rows("gpu_training", arguments.seed)
+        if row["model"] not in arguments.models or row["policy"] not in arguments.policies
+    ]
     for model in arguments.models:
         settings = [f"data_dir={arguments.data}", f"epochs={arguments.epochs}"]
         for label in arguments.policies:

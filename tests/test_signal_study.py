@@ -1,5 +1,6 @@
 """The signal study's arithmetic, and its page."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ import particleaugment as pa
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
+import gap_average  # noqa: E402
 import signal_alignment as alignment  # noqa: E402
 import signal_statistics as study  # noqa: E402
 from signal_average import WeightAverage, estimate_batch_statistics  # noqa: E402
@@ -68,6 +70,14 @@ def test_noise_does_neither():
 def test_the_page_is_up_to_date():
     check = [sys.executable, str(ROOT / "benchmarks" / "filter_page.py"), "--check"]
     assert subprocess.run(check, check=False).returncode == 0, "run python benchmarks/filter_page.py"
+
+
+def test_the_averaged_gap_replays_as_its_result_file_says():
+    kept = json.loads((ROOT / "benchmarks" / "results" / "gap_average.json").read_text())
+    expected = next(row for row in kept["results"]["replays"] if row["share"] == 0.05)
+    found = gap_average.replay(kept["results"]["steps"], kept["results"]["run"]["epochs"], 0.05, kept["seed"])
+    assert found["resampled"] == expected["resampled"]
+    assert found["ops_per_image"] == pytest.approx(expected["ops_per_image"], abs=1e-3)
 
 
 class Network:

@@ -57,9 +57,9 @@ _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
 MAX_SLOTS = 1 << 24
-# Evaluations at once on a CPU. They stay in its cache, and below the size from which torch's loops start threads: those
-# gain little here, and where processes share the cores their hand-overs cost a hundred times the work.
-_CHUNK = 1 << 14
+CHUNK = 1 << 14
+"""Evaluations at once on a CPU: they stay in its cache, and no larger than what torch's loops do on one thread. More
+threads gain little here, and where processes share the cores their hand-overs cost a hundred times the work."""
 
 
 def philox4x32(
@@ -109,9 +109,9 @@ def uniforms(seed: int | Tensor, epoch: int | Tensor, ids: Tensor, slots: Mappin
         seed_word = _word("seed", seed_word, ids.device, 63)
     epoch_word = _word("epoch", epoch, ids.device, 32)
     key = (seed_word & _MASK, (seed_word >> 32) & _MASK)
-    if ids.device.type == "cpu" and ids.numel() * len(last_word) > _CHUNK:
+    if ids.device.type == "cpu" and ids.numel() * len(last_word) > CHUNK:
         values = torch.empty(ids.numel(), len(last_word), 2, dtype=torch.float64)
-        rows = max(1, _CHUNK // len(last_word))
+        rows = max(1, CHUNK // len(last_word))
         for place, part in zip(values.split(rows), column.reshape(-1, 1).split(rows)):
             place.copy_(_evaluated(part, epoch_word, last_word, key))
         values = values.view(*ids.shape, -1, 2)

@@ -136,7 +136,7 @@ def test_filling_does_not_depend_on_chunks_shape_or_memory_format(fill, monkeypa
     expected = fill(torch.empty(7, 5, 3, 3), 0.1, 9, 4)
     last = fill(torch.empty(7, 5, 3, 3).to(memory_format=torch.channels_last), 0.1, 9, 4)
     assert torch.equal(last, expected)
-    monkeypatch.setattr("particleaugment.models.initialise._CHUNK", 8)
+    monkeypatch.setattr("particleaugment.models.initialise.CHUNK", 8)
     assert torch.equal(fill(torch.empty(315), 0.1, 9, 4), expected.flatten())
     assert torch.equal(fill(torch.empty(3), 0.1, 9, 4), expected.flatten()[:3])
     assert fill(torch.empty(0), 0.1, 9, 4).numel() == 0

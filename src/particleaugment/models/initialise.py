@@ -13,13 +13,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from particleaugment.random import Stream, standard_normal, uniform
+from particleaugment.random import CHUNK, Stream, standard_normal, uniform
 
 __all__ = ["initialise_parameters", "keyed_normal_", "keyed_uniform_"]
-
-# Pairs drawn at once. Intermediate results stay in a CPU's cache, and below the size from which torch's loops start
-# threads: those gain nothing here, and on a busy machine their hand-overs cost forty times the work.
-_CHUNK = 1 << 13
 
 
 def keyed_normal_(tensor: Tensor, std: float, seed: int, ordinal: int) -> Tensor:
@@ -50,8 +46,8 @@ def _fill_(tensor: Tensor, transform: Callable[[Tensor], Tensor], seed: int, ord
         return tensor
     count = tensor.numel()
     values = torch.empty(count, dtype=tensor.dtype, device="cpu")
-    for start in range(0, count, 2 * _CHUNK):
-        stop = min(start + 2 * _CHUNK, count)
+    for start in range(0, count, 2 * CHUNK):
+        stop = min(start + 2 * CHUNK, count)
         pairs = torch.arange(start // 2, (stop + 1) // 2, dtype=torch.int64, device="cpu")
         draws = uniform(seed, Stream.MODEL, ordinal, pairs, slots=2).reshape(-1)
         values[start:stop] = transform(draws[: stop - start])
