@@ -288,7 +288,7 @@ def comparison(name: str) -> str:
     found = Comparison.from_json((RESULTS / "compare" / name / "compare.json").read_text())
     to_one = {difference.arm: difference for difference in differences(found.arms, found.runs, found.against)}
     rows = []
-    for summary in arm_summaries(found.arms, found.runs):
+    for summary in sorted(arm_summaries(found.arms, found.runs), key=lambda each: each.arm != found.against):
         difference = to_one.get(summary.arm)
         rows.append(
             [
