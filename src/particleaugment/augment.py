@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 import torch
@@ -118,6 +119,10 @@ class Augment(nn.Module):
         for transform in self.after:
             images = transform(images, ids, epoch, self.seed)
         return images
+
+    def part_from_other_ranks(self) -> None:
+        """Copy what lies in shared memory: ranks that were forked or spawned share what is meant for workers."""
+        self._live = copy.deepcopy(self._live)
 
     def get_extra_state(self) -> Tensor:
         """Return the epoch and the counters for ``state_dict``."""

@@ -48,7 +48,7 @@ class Learner:
     max_grad_norm: float | None = None
     ranks: Ranks = field(default_factory=Ranks)
     _pending: int = 0
-    _trained: nn.Module = field(init=False)
+    _trained: nn.Module | None = None
 
     def __post_init__(self) -> None:
         # Accelerate's wrapper leaves steps out while gradients accumulate; the clone does its own accumulation.
@@ -60,7 +60,6 @@ class Learner:
                 f"{type(self.optimizer).__name__} takes steps by calling a closure, which the clone's training cannot "
                 "give it; use an optimizer whose step() needs no closure, such as SGD or AdamW"
             )
-        self._trained = self.ranks.parallel(self.model)
 
     def train_batch(self, images: Tensor, targets: Tensor, weight: float = 1.0) -> float:
         """Take a training step on augmented uint8 images and return the mean loss of the batch.
@@ -68,6 +67,8 @@ class Learner:
         Where several ranks share the batch, these are the images of this one, and ``weight`` is the weight of their
         mean loss in the mean over ranks.
         """
+        if self._trained is None:
+            self._trained = self.ranks.parallel(self.model)
         with self.autocast():
             loss = self._losses(self._trained, images, targets).mean() * weight
         mean = self.ranks.sum(float(loss.detach()))[0] / self.ranks.world

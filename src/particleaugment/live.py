@@ -12,6 +12,7 @@ import dataclasses
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.utils.data import get_worker_info
 
@@ -21,7 +22,7 @@ from particleaugment.policies.particles import ParticlePolicy
 __all__ = ["LiveState"]
 
 MAX_WORKERS = 1023
-_EPOCH, _VERSION, _GENERATION, _COUNTERS = 0, 1, 2, 3
+_EPOCH, _VERSION, _GENERATION, _RANK, _COUNTERS = 0, 1, 2, 3, 4
 
 
 class LiveState:
@@ -54,6 +55,8 @@ class LiveState:
     @epoch.setter
     def epoch(self, epoch: int) -> None:
         self._numbers[_EPOCH] = epoch
+        if get_worker_info() is None:
+            self._numbers[_RANK] = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
     @property
     def policy(self) -> Policy:
@@ -80,10 +83,10 @@ class LiveState:
         self._policy, self._version = policy, int(self._numbers[_VERSION])
 
     def next_ids(self, count: int) -> Tensor:
-        """Return ids that no earlier call and no other worker has had."""
+        """Return ids that no earlier call, no other worker and no other rank of ``torch.distributed`` has had."""
         worker = get_worker_info()
         slot = 0 if worker is None else worker.id + 1
-        start = int(self._numbers[_COUNTERS + slot]) + (slot << 40)
+        start = int(self._numbers[_COUNTERS + slot]) + (slot << 40) + (int(self._numbers[_RANK]) << 50)
         self._numbers[_COUNTERS + slot] += count
         return torch.arange(start, start + count)
 

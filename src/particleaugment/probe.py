@@ -193,34 +193,35 @@ class EagerTrainee:
         keyed by sample id and step alone. Crop, flip and erasing play no part here. Ranks share the samples out, and
         each holds all losses in the end.
         """
-        mine, particles = self.ranks.share(ids), len(policy.particles)
+        # Forward passes of wrapped networks, and progress, may hold a word between ranks: all take as many turns, and a
+        # rank that has nothing left computes something again.
+        share, particles = len(self.ranks.share(ids)), len(policy.particles)
+        mine = self.ranks.share(ids) if share else ids[:1]
         if self._measured is None or not torch.equal(self._measured[0], mine):
             self._measured = (mine, *self.samples.gather(mine))
         _, plain, targets = self._measured
         plain = plain.to(self.learner.device)
-        count = len(mine)
+        count, largest = len(mine), self.ranks.largest_share(len(ids))
         height, width = plain.shape[-2:]
         batch = max(1, _VALUES_PER_BATCH // plain.shape[1:].numel())
-        losses = torch.empty(particles * count, dtype=torch.float64)
-        # As many turns on every rank, since progress may hold a word between ranks.
-        turns = -(-particles * self.ranks.largest_share(len(ids)) // batch)
-        for turn in range(turns):
-            chunk = torch.arange(particles * count)[turn * batch : (turn + 1) * batch]
-            if len(chunk):
-                sample, particle = chunk % count, chunk // count
-                program = policy.sample_particle(particle, mine[sample], epoch_key, self.augment.seed, (height, width))
-                images = apply(
-                    plain[sample.to(plain.device)],
-                    program,
-                    executor=self.augment.executor,
-                    resample=self.augment.resample,
-                    fill=self.augment.fill,
-                )
-                losses[chunk] = self.learner.losses(images, targets[sample.to(targets.device)])
-            progress(phase, turn + 1, turns)
-        parts = zip(plain.split(batch), targets.split(batch))
-        clean = torch.cat([self.learner.losses(*part) for part in parts])
-        whole = self.ranks.collect(torch.cat([losses.view(particles, count), clean[None]]), len(ids))
+        losses, clean = torch.empty(particles * count, dtype=torch.float64), torch.empty(count, dtype=torch.float64)
+        chunks = _turns(particles * count, particles * largest, batch)
+        for turn, chunk in enumerate(chunks):
+            sample, particle = chunk % count, chunk // count
+            program = policy.sample_particle(particle, mine[sample], epoch_key, self.augment.seed, (height, width))
+            images = apply(
+                plain[sample.to(plain.device)],
+                program,
+                executor=self.augment.executor,
+                resample=self.augment.resample,
+                fill=self.augment.fill,
+            )
+            losses[chunk] = self.learner.losses(images, targets[sample.to(targets.device)])
+            progress(phase, turn + 1, len(chunks))
+        for chunk in _turns(count, largest, batch):
+            clean[chunk] = self.learner.losses(plain[chunk.to(plain.device)], targets[chunk.to(targets.device)])
+        all_losses = torch.cat([losses.view(particles, count), clean[None]])[:, :share]
+        whole = self.ranks.collect(all_losses, len(ids))
         return whole[:-1], whole[-1]
 
     @torch.no_grad()
@@ -237,6 +238,17 @@ class EagerTrainee:
             right += int((logits.argmax(1) == label).sum())
         loss_sum, all_right = self.ranks.sum(loss_sum, right)
         return loss_sum / len(labels), 100.0 * all_right / len(labels)
+
+
+def _turns(count: int, largest: int, batch: int) -> list[Tensor]:
+    """Return the numbers below ``count`` in batches: as many of them as ``largest`` numbers would make, none empty.
+
+    >>> _turns(4, 5, 2)
+    [tensor([0, 1]), tensor([2, 3]), tensor([0])]
+    """
+    numbers = torch.arange(count)
+    batches = [numbers[first : first + batch] for first in range(0, largest, batch)]
+    return [each if len(each) else numbers[:1] for each in batches]
 
 
 def probe(

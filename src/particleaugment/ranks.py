@@ -6,16 +6,18 @@ and combined in the order of ranks, so that every rank holds the same bits.
 
 from __future__ import annotations
 
+import hashlib
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-__all__ = ["RankError", "Ranks", "ReportedByFirst"]
+__all__ = ["RankError", "Ranks", "ReportedByFirst", "fingerprint"]
 
 T = TypeVar("T")
 
@@ -44,6 +46,18 @@ class Ranks:
     rank: int = 0
     world: int = 1
     device: str = "cpu"
+
+    @classmethod
+    def together(cls, device: torch.device) -> Self:
+        """Return the place in torch.distributed's default group, or that of a process on its own if there is none.
+
+        Args:
+            device: This rank's own, where tensors travel that cannot from the CPU.
+        """
+        if not (dist.is_available() and dist.is_initialized()):
+            return cls()
+        by_cpu = "cpu:" in dist.get_backend_config()
+        return cls(dist.get_rank(), dist.get_world_size(), "cpu" if by_cpu else str(device))
 
     @property
     def first(self) -> bool:
@@ -160,13 +174,33 @@ class Ranks:
         """Return what to raise for an error that all ranks have found, so that it is reported once."""
         return error if self.first else ReportedByFirst(str(error))
 
+    def differing(self, tensors: Iterable[Tensor]) -> list[int]:
+        """Return the ranks on which tensors, compared by their hash, are not those of rank 0."""
+        if self.world == 1:
+            return []
+        own = torch.tensor(list(bytes.fromhex(fingerprint(tensors))), dtype=torch.uint8)
+        prints = self.gather(own)
+        return [rank for rank, other in enumerate(prints) if not torch.equal(other, prints[0])]
+
     # Training together.
 
     def parallel(self, model: nn.Module) -> nn.Module:
         """Return the network's training face: its backward pass leaves the mean over ranks of the gradients."""
-        if self.world == 1:
+        distributed = nn.parallel.DistributedDataParallel
+        if self.world == 1 or any(isinstance(module, distributed) for module in model.modules()):
             return model
-        return nn.parallel.DistributedDataParallel(model)
+        return distributed(model)
+
+    @contextmanager
+    def common_buffers(self, model: nn.Module) -> Iterator[None]:
+        """Run a block with rank 0's buffers on all ranks, and give each its own back."""
+        own = [(buffer, buffer.clone()) for buffer in model.buffers()] if self.world > 1 else []
+        self.equalise_buffers(model)
+        try:
+            yield
+        finally:
+            for buffer, kept in own:
+                buffer.copy_(kept)
 
     def equalise_buffers(self, model: nn.Module) -> None:
         """Give rank 0's buffers, such as the running statistics of batch norm, to all ranks.
@@ -176,3 +210,22 @@ class Ranks:
         if self.world > 1:
             for buffer in model.buffers():
                 dist.broadcast(buffer, src=0)
+
+
+def fingerprint(tensors: Iterable[Tensor]) -> str:
+    """Return a hash of tensors' bits and places; most of it is computed where they lie.
+
+    >>> a, b = torch.tensor([0.0, 1.0]), torch.tensor([1.0, 0.0])
+    >>> fingerprint([a, b]) == fingerprint([a.clone(), b.clone()]), fingerprint([a, b]) == fingerprint([b, a])
+    (True, False)
+    >>> fingerprint([a]) == fingerprint([b]), fingerprint([a]) == fingerprint([a + 1e-45])
+    (False, False)
+    """
+    return hashlib.sha256(repr([_number(tensor.detach()) for tensor in tensors]).encode()).hexdigest()
+
+
+def _number(tensor: Tensor) -> int:
+    """Sum the values' bits, each times an odd number of its own, modulo 2^64."""
+    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    bits = tensor.reshape(-1).view(whole).to(torch.int64)
+    return int((bits * (2 * torch.arange(len(bits), device=bits.device) + 1)).sum())

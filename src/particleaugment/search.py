@@ -18,6 +18,7 @@ from particleaugment.ops import nearest_name
 from particleaugment.policies.particles import ParticlePolicy
 from particleaugment.policies.schedule import Schedule, ScheduleStep
 from particleaugment.probe import EagerTrainee, Learner, Measurement, Progress, Samples, Trainee, probe
+from particleaugment.ranks import RankError, Ranks
 from particleaugment.severity import Severity, measure_severity
 from particleaugment.snapshot import Snapshot
 from particleaugment.transforms import Transform
@@ -188,6 +189,7 @@ class ParticleAugment:
         scaler: torch.amp.GradScaler | None = None,
         accumulate: int = 1,
         max_grad_norm: float | None = None,
+        ranks: Ranks | None = None,
         progress: Progress = lambda phase, done, total: None,
     ) -> FilterRecord | None:
         """Take one filter step after an epoch; returns what it did, or None if the search is frozen.
@@ -196,6 +198,9 @@ class ParticleAugment:
         call this after the scheduler has set the next epoch's), the particles are measured and reweighted, and then the
         model, optimizer, scaler and modes are as before, bit for bit.
 
+        Where several processes train the network together, all of them must call this. They share the clone's batches
+        and the measurements out, and end with the same policy.
+
         Args:
             model: The network that trains.
             optimizer: Its optimizer.
@@ -203,19 +208,30 @@ class ParticleAugment:
                 :class:`particleaugment.learner.Samples`.
             loss: ``loss(logits, targets)`` returning one value per sample.
             preprocess: Turns augmented uint8 images into the network's input.
-            batch_size: Batch of the clone's training.
+            batch_size: Batch of the clone's training, as that of one process's loader.
             autocast: Makes the context of forward passes, e.g. ``lambda: torch.autocast("cuda", torch.bfloat16)``.
             scaler: The GradScaler, where one is used.
             accumulate: Batches per optimizer step.
             max_grad_norm: Where the gradient is clipped in training, if it is.
+            ranks: The processes that train the network together; by default those of ``torch.distributed``, if it is
+                initialised, so ``Ranks()`` says that this one trains on its own.
             progress: Told after every batch; may raise to stop, and everything is restored all the same.
         """
         learner = Learner(model, optimizer, loss, preprocess, autocast, scaler, accumulate, max_grad_norm)
+        learner.ranks = ranks = Ranks.together(learner.device) if ranks is None else ranks
         samples = self.samples_of(dataset)
         self.check_held_out(samples.labels)
         augment = self.training_augmentation()
-        trainee = EagerTrainee(learner, samples, augment, batch_size)
-        return self.step_with(trainee, samples.labels, progress)
+        trainee = EagerTrainee(learner, samples, augment, batch_size * ranks.world)
+        with ranks.common_buffers(model):
+            record = self.step_with(trainee, samples.labels, progress)
+        if differing := ranks.differing([self.state.particles, self.state.log_weights]):
+            raise RankError(
+                f"the particles or weights on rank {', '.join(map(str, differing))} differ from those on rank 0 after "
+                f"filter step {self.steps_taken}; ranks must make the search alike, from one seed, and be given the "
+                "same data set"
+            )
+        return record
 
     def training_augmentation(self) -> Augment:
         """Return a training augmentation with this search's transforms and present policy, to be used on its own."""

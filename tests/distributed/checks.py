@@ -14,12 +14,12 @@ from particleaugment.data import epoch_permutation
 from particleaugment.data.digits import load_digits
 from particleaugment.models import build_model
 from particleaugment.probe import EagerTrainee, Learner, NonFiniteLoss, Samples
-from particleaugment.ranks import RankError, ReportedByFirst
+from particleaugment.ranks import RankError, ReportedByFirst, fingerprint
 from particleaugment.recipes import get_recipe
 from particleaugment.snapshot import Snapshot
 from particleaugment.training.build import build, resolve
 from particleaugment.training.config import ConfigError
-from particleaugment.training.distributed import StopTogether, fingerprint, joined, require_same
+from particleaugment.training.distributed import StopTogether, joined, require_same
 from particleaugment.training.run import RunError
 from particleaugment.training.stop import Stopped
 from particleaugment.transforms import PadCrop

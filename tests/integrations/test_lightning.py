@@ -1,5 +1,7 @@
 """The Lightning callback in real Trainers."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -12,8 +14,8 @@ lightning = pytest.importorskip("lightning", reason="needs lightning: pip instal
 from lightning.pytorch.callbacks import ModelCheckpoint  # noqa: E402
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger  # noqa: E402
 from lightning.pytorch.loggers.logger import DummyLogger  # noqa: E402
+from lightning.pytorch.strategies import FSDPStrategy  # noqa: E402
 
-from particleaugment.integrations.driver import refuse_several_processes  # noqa: E402
 from particleaugment.integrations.lightning import AugmentCallback, ParticleAugmentCallback  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -225,10 +227,10 @@ def test_several_loaders_need_a_data_set(tmp_path):
     assert search.steps_taken == 2
 
 
-def test_several_processes_are_refused():
-    refuse_several_processes(1)
-    with pytest.raises(ValueError, match="takes filter steps in one process, got 2; search on one device"):
-        refuse_several_processes(2)
+def test_of_strategies_for_several_processes_ddp_alone_is_taken():
+    sharded = SimpleNamespace(world_size=2, strategy=FSDPStrategy())
+    with pytest.raises(ValueError, match="takes filter steps under strategy='ddp' only, got FSDPStrategy; use that"):
+        ParticleAugmentCallback(search_of()).setup(sharded, Module(), "fit")
 
 
 def test_only_a_search_is_taken():

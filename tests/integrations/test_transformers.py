@@ -1,6 +1,7 @@
 """The Hugging Face collator and callback in real Trainers; Accelerate's checkpoints."""
 
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -159,6 +160,19 @@ def test_precision_accumulation_workers_and_a_logger(tmp_path):
     assert search.steps_taken == 2
     assert [step for step, _ in logged] == [2, 4]
     assert {"filter/d0", "policy/Rotate", "policy/heat_map"} <= logged[0][1].keys()
+
+
+def test_the_clone_trains_with_the_loaders_batch(tmp_path, monkeypatch):
+    search, batches, take = search_of(), [], pa.ParticleAugment.step
+    monkeypatch.setattr(search, "step", lambda **given: [batches.append(given["batch_size"]), take(search, **given)][1])
+    trainer_of(tmp_path, search, save_strategy="no").train()
+    assert batches == [12, 12]
+
+
+@pytest.mark.parametrize("settings", [{"fsdp": "full_shard", "deepspeed": None}, {"deepspeed": "zero.json"}])
+def test_networks_in_shards_are_refused(settings):
+    with pytest.raises(ValueError, match="on one process or under DistributedDataParallel, not with FSDP or DeepSpeed"):
+        ParticleAugmentCallback(search_of(), preprocess).on_train_begin(SimpleNamespace(**settings), None, None)
 
 
 def test_a_recorded_schedule_is_replayed(tmp_path):

@@ -22,7 +22,7 @@ class SearchDriver:
         dataset: Training data for the filter steps; None takes the loader's.
         loss: ``loss(logits, targets)`` returning one value per sample; None is cross entropy.
         preprocess: Turns augmented uint8 images into the network's input.
-        batch_size: Batch of the clone's training; None takes the loader's.
+        batch_size: Batch of the clone's training, as that of one process's loader; None takes the loader's.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class SearchDriver:
         last, record = epoch - 1, None
         if self.search.settings.holds_out and last == self.stepped_after == 0:
             self.search.check_held_out(self.search.samples_of(self._dataset_of(loader)).labels)
-        if last > self.stepped_after and self.search.due(last):
+        if self.step_is_due(epoch):
             self.search.set_epoch(last)
             record = self.search.step(
                 model=model,
@@ -66,7 +66,7 @@ class SearchDriver:
                 dataset=self._dataset_of(loader),
                 loss=self.loss,
                 preprocess=self.preprocess,
-                batch_size=self.batch_size or getattr(loader, "batch_size", None) or 128,
+                batch_size=self.batch_size or _batch_size_of(loader),
                 autocast=autocast,
                 scaler=scaler,
                 accumulate=accumulate,
@@ -75,6 +75,10 @@ class SearchDriver:
             self.stepped_after = last
         self.search.set_epoch(epoch)
         return record
+
+    def step_is_due(self, epoch: int) -> bool:
+        """Whether :meth:`begin_epoch` is to take a filter step first."""
+        return epoch - 1 > self.stepped_after and self.search.due(epoch - 1)
 
     def _dataset_of(self, loader: Any) -> Any:
         dataset = getattr(loader, "dataset", None) if self.dataset is None else self.dataset
@@ -94,10 +98,11 @@ class SearchDriver:
         self.stepped_after = int(state["stepped_after"])
 
 
-def refuse_several_processes(count: int) -> None:
-    """Raise unless there is one process: each would measure, and might move, a policy of its own."""
-    if count > 1:
-        raise ValueError(
-            f"this callback takes filter steps in one process, got {count}; search on one device, save the schedule, "
-            "and train on several with pa.Augment(pa.Schedule.load(...))"
-        )
+def unchanged(images: Tensor) -> Tensor:
+    """Return images as they are; unlike a lambda this can be sent to another process."""
+    return images
+
+
+def _batch_size_of(loader: Any) -> int:
+    sampler = getattr(loader, "batch_sampler", None)  # Accelerate's loaders have no batch size but their sampler's
+    return getattr(loader, "batch_size", None) or getattr(sampler, "batch_size", None) or 128

@@ -9,13 +9,14 @@ from torch import Tensor
 
 from particleaugment.augment import Augment
 from particleaugment.integrations import require
-from particleaugment.integrations.driver import SearchDriver, refuse_several_processes
+from particleaugment.integrations.driver import SearchDriver, unchanged
 from particleaugment.report.loggers import rendered, search_figures, search_metrics
 from particleaugment.search import ParticleAugment
 
 require("lightning", "lightning")
 
 from lightning.pytorch import Callback, LightningModule, Trainer  # noqa: E402
+from lightning.pytorch.strategies import DDPStrategy  # noqa: E402
 
 __all__ = ["AugmentCallback", "ParticleAugmentCallback"]
 
@@ -40,6 +41,8 @@ class AugmentCallback(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Set the epoch: workers of the first one start before ``on_train_epoch_start``."""
+        if trainer.world_size > 1:
+            self.augment.part_from_other_ranks()
         self.augment.set_epoch(trainer.current_epoch + 1)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -76,14 +79,15 @@ class ParticleAugmentCallback(AugmentCallback):
 
     Batches are augmented as :class:`AugmentCallback` does. The filter step that is due after an epoch is taken when the
     next one starts, at the learning rate that the scheduler has set by then, on the module's own ``forward``,
-    optimizer, precision, gradient accumulation and clipping.
+    optimizer, precision, gradient accumulation and clipping. Under ``strategy="ddp"`` and its variants the processes
+    share the step's work and keep one policy.
 
     Args:
         search: The search.
         preprocess: What ``training_step`` does to uint8 images before it calls the module, if anything.
         loss: ``loss(logits, targets)`` returning one value per sample; by default cross entropy.
         dataset: Training data for the filter steps; by default that of the training loader.
-        batch_size: Batch of the clone's training; by default the loader's.
+        batch_size: Batch of the clone's training in one process; by default the loader's.
         image_key: See :class:`AugmentCallback`.
         id_key: See :class:`AugmentCallback`.
         figures_every: Figures go to loggers that show them at every so many filter steps; 0 for none.
@@ -92,7 +96,7 @@ class ParticleAugmentCallback(AugmentCallback):
     def __init__(
         self,
         search: ParticleAugment,
-        preprocess: Callable[[Tensor], Tensor] = lambda images: images,
+        preprocess: Callable[[Tensor], Tensor] = unchanged,
         *,
         loss: Callable[[Tensor, Tensor], Tensor] | None = None,
         dataset: Any = None,
@@ -114,7 +118,12 @@ class ParticleAugmentCallback(AugmentCallback):
         """Check that the trainer is one that filter steps can be taken with."""
         if stage != "fit":
             return
-        refuse_several_processes(trainer.world_size)
+        if trainer.world_size > 1 and not isinstance(trainer.strategy, DDPStrategy):
+            raise ValueError(
+                f"with several processes the callback takes filter steps under strategy='ddp' only, got "
+                f"{type(trainer.strategy).__name__}; use that, or train with the schedule of an earlier search: "
+                "AugmentCallback(pa.Augment(pa.Schedule.load(...)))"
+            )
         if not pl_module.automatic_optimization:
             raise ValueError("the callback needs automatic optimization; in a loop of your own call search.step")
         if trainer.gradient_clip_val and trainer.gradient_clip_algorithm == "value":
@@ -125,9 +134,11 @@ class ParticleAugmentCallback(AugmentCallback):
         """Take the filter step that is due, and set the epoch."""
         if len(trainer.optimizers) != 1:
             raise ValueError(f"the callback needs one optimizer, got {len(trainer.optimizers)}")
+        model = trainer.strategy.model
+        assert model is not None  # the module itself, or DistributedDataParallel around it
         record = self._driver.begin_epoch(
             trainer.current_epoch + 1,
-            model=pl_module,
+            model=model,
             optimizer=trainer.optimizers[0],
             loader=trainer.train_dataloader,
             autocast=trainer.precision_plugin.forward_context,
@@ -137,8 +148,8 @@ class ParticleAugmentCallback(AugmentCallback):
         )
         if record is None:
             return
-        pl_module.log_dict(search_metrics(self.search, record))
-        loggers = [logger for logger in trainer.loggers if _shows_figures(logger)]
+        pl_module.log_dict(search_metrics(self.search, record), sync_dist=trainer.world_size > 1)
+        loggers = [logger for logger in trainer.loggers if trainer.is_global_zero and _shows_figures(logger)]
         if loggers and self.figures_every and self.search.steps_taken % self.figures_every == 0:
             for name, figure in search_figures(self.search, record).items():
                 for logger in loggers:

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from particleaugment.augment import Augment
 from particleaugment.integrations import require
-from particleaugment.integrations.driver import SearchDriver, refuse_several_processes
+from particleaugment.integrations.driver import SearchDriver
+from particleaugment.ranks import Ranks
 from particleaugment.report.loggers import SearchLogger, search_metrics
 from particleaugment.samples import image_and_target, stacked, to_uint8
 from particleaugment.search import ParticleAugment
@@ -80,8 +81,9 @@ class ParticleAugmentCallback(TrainerCallback):  # type: ignore[misc]
     """Takes a Trainer's search through its epochs, keeps it in the checkpoints, and logs it.
 
     The filter step that is due after an epoch is taken when the next one begins, with the Trainer's optimizer,
-    precision, gradient accumulation and clipping. Its state is written into each checkpoint's folder and read again
-    when training resumes from a checkpoint in the output folder; for one that lies elsewhere call :meth:`load` first.
+    precision, gradient accumulation and clipping. Processes that train together share its work and keep one policy. Its
+    state is written into each checkpoint's folder and read again when training resumes from a checkpoint in the output
+    folder; for one that lies elsewhere call :meth:`load` first.
 
     Args:
         search: The search, the same as the collator's.
@@ -113,26 +115,32 @@ class ParticleAugmentCallback(TrainerCallback):  # type: ignore[misc]
 
     def load(self, checkpoint: str | Path) -> None:
         """Continue from a checkpoint's folder."""
-        path = Path(checkpoint) / _FILE
-        if not path.is_file():
-            raise FileNotFoundError(
-                f"the checkpoint has no {path}; resume from one that was written with this callback"
-            )
-        self._driver.load_state_dict(torch.load(path, weights_only=True))
+        self._driver.load_state_dict(_read(Path(checkpoint) / _FILE))
         self._loaded = True
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Continue from the checkpoint that the Trainer resumes from."""
-        refuse_several_processes(args.world_size)
+        if getattr(args, "fsdp", None) or args.deepspeed:
+            raise ValueError(
+                "the callback takes filter steps on one process or under DistributedDataParallel, not with FSDP or "
+                "DeepSpeed; leave those out, or train with the schedule of an earlier search and EpochCallback"
+            )
         if state.global_step > 0 and not self._loaded:
-            self.load(Path(args.output_dir) / f"checkpoint-{state.global_step}")
+            path = Path(args.output_dir) / f"checkpoint-{state.global_step}" / _FILE
+            self._driver.load_state_dict(Ranks.together(args.device).on_first(lambda: _read(path)))
+            self._loaded = True
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         """Take the filter step that is due, and set the epoch."""
-        optimizer, loader = parts["optimizer"], parts["train_dataloader"]
+        model, optimizer, loader = parts["model"], parts["optimizer"], parts["train_dataloader"]
+        epoch, clone = _epoch_of(state), self.search.settings.measure == "clone"
+        if args.world_size > 1 and clone and self._driver.step_is_due(epoch):
+            # The Trainer does not show callbacks the wrapper that it has made itself.
+            unused = args.ddp_find_unused_parameters is not False
+            model = nn.parallel.DistributedDataParallel(model, find_unused_parameters=unused)
         record = self._driver.begin_epoch(
-            _epoch_of(state),
-            model=parts["model"],
+            epoch,
+            model=model,
             optimizer=optimizer,
             loader=loader,
             scaler=getattr(optimizer, "scaler", None),
@@ -143,14 +151,22 @@ class ParticleAugmentCallback(TrainerCallback):  # type: ignore[misc]
             return
         metrics: Mapping[str, float] = search_metrics(self.search, record)
         state.log_history.append({**metrics, "epoch": state.epoch, "step": state.global_step})
-        if self.logger is not None:
+        if self.logger is not None and state.is_world_process_zero:
             self.logger.log(self.search, record, state.global_step)
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Write the search into the checkpoint that was just saved."""
+        if not state.is_world_process_zero:
+            return
         file = io.BytesIO()
         torch.save(self._driver.state_dict(), file)
         write_atomically(Path(args.output_dir) / f"checkpoint-{state.global_step}" / _FILE, file.getvalue())
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise FileNotFoundError(f"the checkpoint has no {path}; resume from one that was written with this callback")
+    return torch.load(path, weights_only=True)  # type: ignore[no-any-return]
 
 
 def _epoch_of(state: Any) -> int:

@@ -8,7 +8,6 @@ torchrun alone decides who takes part and starts the processes anew when one die
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 import uuid
@@ -29,7 +28,7 @@ from particleaugment.training.stop import Stop, Stopped
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
-__all__ = ["StopTogether", "fingerprint", "joined", "launched", "on_own_device", "require_same"]
+__all__ = ["StopTogether", "joined", "launched", "on_own_device", "require_same"]
 
 
 _MEETING_SECONDS = 600
@@ -134,33 +133,13 @@ class StopTogether(Stop):
         return 128 + self.agreed if self.agreed else super().exit_code
 
 
-def fingerprint(tensors: Iterable[Tensor]) -> str:
-    """Return a hash of tensors' bits and places; most of it is computed where they lie.
-
-    >>> a, b = torch.tensor([0.0, 1.0]), torch.tensor([1.0, 0.0])
-    >>> fingerprint([a, b]) == fingerprint([a.clone(), b.clone()]), fingerprint([a, b]) == fingerprint([b, a])
-    (True, False)
-    >>> fingerprint([a]) == fingerprint([b]), fingerprint([a]) == fingerprint([a + 1e-45])
-    (False, False)
-    """
-    return hashlib.sha256(repr([_number(tensor.detach()) for tensor in tensors]).encode()).hexdigest()
-
-
 def require_same(ranks: Ranks, what: str, where: str, tensors: Iterable[Tensor]) -> None:
     """Compare tensors across ranks by their hash and raise on every rank if they differ on one."""
-    prints = ranks.gather_texts(fingerprint(tensors) if ranks.world > 1 else "")
-    others = [str(rank) for rank, text in enumerate(prints) if text != prints[0]]
+    others = ranks.differing(tensors)
     if others:
         error = RunError(
-            f"{what} on rank {', '.join(others)} differ from those on rank 0 {where}: this is not saved; ranks must "
-            "run the same versions on the same kind of machine, and if they do, one of them computes wrongly; continue "
-            "from the last checkpoint with 'resume'"
+            f"{what} on rank {', '.join(map(str, others))} differ from those on rank 0 {where}: this is not saved; "
+            "ranks must run the same versions on the same kind of machine, and if they do, one of them computes "
+            "wrongly; continue from the last checkpoint with 'resume'"
         )
         raise ranks.common(error)
-
-
-def _number(tensor: Tensor) -> int:
-    """Sum the values' bits, each times an odd number of its own, modulo 2^64."""
-    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
-    bits = tensor.reshape(-1).view(whole).to(torch.int64)
-    return int((bits * (2 * torch.arange(len(bits), device=bits.device) + 1)).sum())

@@ -1,0 +1,159 @@
+"""Training loops of other people, on several ranks, for test_rank_loops.py; they write down what they find.
+
+torchrun --nproc-per-node 2 tests/distributed/loops.py LOOP FOLDER
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from toy import IMAGES, LABELS, cross_entropy, indexed, network, preprocess, search_of
+
+import particleaugment as pa
+from particleaugment import probe
+from particleaugment.ranks import RankError, Ranks, fingerprint
+
+PER_RANK = 6
+
+
+def prints(*groups):
+    return [fingerprint(group) for group in groups]
+
+
+def of(search):
+    return prints([search.state.particles, search.state.log_weights])[0]
+
+
+def everything(model, optimizer):
+    momenta = [state["momentum_buffer"] for state in optimizer.state.values()]
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    return fingerprint([*model.state_dict().values(), *momenta, *gradients])
+
+
+def exact_network():
+    """Without batch norm, in float64: a step on shares of a batch is the step on the batch."""
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Conv2d(3, 6, 3), nn.Tanh(), nn.Flatten(), nn.Linear(216, 3)).double()
+
+
+def filter_step(search, model, optimizer, world, **more):
+    return search.step(
+        model=model,
+        optimizer=optimizer,
+        dataset=(IMAGES, LABELS),
+        loss=cross_entropy,
+        preprocess=lambda images: preprocess(images).to(next(model.parameters()).dtype),
+        batch_size=2 * PER_RANK // world,
+        **more,
+    )
+
+
+def measured(world, rank=0, wrap=lambda model: model):
+    """What filter steps find on a given network, shared out or not; ranks differ in their statistics of batch norm."""
+    found = {}
+    for name, search in {"clone": search_of(), "gap": pa.ParticleAugment.improved(5, seed=7, measure_size=11)}.items():
+        search.training_ids(LABELS)
+        search.set_epoch(1)
+        model = exact_network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        record = filter_step(search, wrap(model), optimizer, world)
+        found[name] = (record.delta, search.state.particles)
+    search, model = pa.ParticleAugment.improved(5, seed=7, measure_size=11), network()
+    model[1].running_mean += 0.3 * rank
+    search.training_ids(LABELS)
+    search.set_epoch(1)
+    record = filter_step(search, wrap(model), torch.optim.SGD(model.parameters(), lr=0.05), world)
+    found["statistics"] = (record.delta, record.gap, model[1].running_mean - 0.3 * rank)
+    return found
+
+
+def wrapped(model):
+    # Without its broadcast at the start, ranks keep statistics of their own.
+    return nn.parallel.DistributedDataParallel(model, init_sync=False)
+
+
+def own(folder):
+    """A loop of one's own with DistributedDataParallel."""
+    dist.init_process_group("gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    model = network()
+    parallel = nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    search = search_of()
+    sampler = DistributedSampler(indexed(), world, rank)
+    loader = DataLoader(indexed(), PER_RANK, sampler=sampler)
+    found = {"restored": [], "states": [], "networks": []}
+    for epoch in range(1, 4):
+        search.set_epoch(epoch)
+        sampler.set_epoch(epoch)
+        for images, labels, ids in loader:
+            optimizer.zero_grad()
+            cross_entropy(parallel(preprocess(search.augment(images, ids))), labels).mean().backward()
+            optimizer.step()
+        before = everything(model, optimizer)
+        # As it is wrapped, and as it is inside.
+        filter_step(search, parallel if epoch % 2 else model, optimizer, world)
+        found["restored"].append(before == everything(model, optimizer))
+        found["states"].append(of(search))
+        found["networks"].append(fingerprint(model.parameters()))
+    probe._VALUES_PER_BATCH = 5 * IMAGES[0].numel()  # so that a rank has more batches to measure than another
+    found["measured"] = measured(world, rank)
+    found["measured wrapped"] = measured(world, rank, wrapped)
+    augment = pa.Augment("rand-m9-n3")
+    augment.set_epoch(1)
+    found["without ids"] = augment(IMAGES[:1].repeat(12, 1, 1, 1)).flatten(1).double().mean(1).tolist()
+    try:
+        filter_step(search_of(seed=rank), model, optimizer, world)
+    except RankError as error:
+        found["other seeds"] = str(error)
+    alone = search_of(seed=rank)
+    filter_step(alone, model, optimizer, 2, ranks=Ranks())
+    found["alone"] = of(alone)
+    torch.save(found, folder / f"{rank}.pt")
+
+
+def transformers(folder):
+    """Hugging Face's Trainer under torchrun, straight and resumed."""
+    from transformers import Trainer, TrainingArguments, set_seed
+    from transformers.modeling_outputs import ImageClassifierOutput
+
+    from particleaugment.integrations.transformers import AugmentCollator, ParticleAugmentCallback
+
+    class Convolutional(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.network = network()
+
+        def forward(self, pixel_values, labels=None):
+            logits = self.network(pixel_values)
+            loss = None if labels is None else cross_entropy(logits, labels).mean()
+            return ImageClassifierOutput(loss=loss, logits=logits)
+
+    settings = {"save_strategy": "epoch", "per_device_train_batch_size": PER_RANK, "learning_rate": 5e-3}
+    settings |= {"report_to": "none", "disable_tqdm": True, "num_train_epochs": 4, "logging_strategy": "no"}
+    settings |= {"use_cpu": True, "ddp_backend": "gloo"}
+    found = {}
+    for name, start in {"straight": None, "resumed": str(folder / "out" / "checkpoint-8")}.items():
+        set_seed(1)
+        search = search_of()
+        trainer = Trainer(
+            model=Convolutional(),
+            args=TrainingArguments(str(folder / "out"), **settings),
+            train_dataset=indexed(),
+            data_collator=AugmentCollator(search, preprocess),
+            callbacks=[ParticleAugmentCallback(search, preprocess)],
+        )
+        trainer.train(resume_from_checkpoint=start)
+        found[name] = {"steps": search.steps_taken, "state": of(search)}
+        found[name]["network"] = fingerprint(trainer.model.parameters())
+        found["world"] = trainer.args.world_size
+    torch.save(found, folder / f"{dist.get_rank()}.pt")
+
+
+if __name__ == "__main__":
+    {loop.__name__: loop for loop in (own, transformers)}[sys.argv[1]](Path(sys.argv[2]))

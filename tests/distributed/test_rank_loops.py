@@ -1,0 +1,91 @@
+"""Other people's training loops on two real ranks: one search, whose work is shared out."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import loops
+import pytest
+import torch
+from launch import LIMIT, end, ending, torchrun
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+LIGHTNING = str(Path(__file__).with_name("lightning_loops.py"))
+
+
+def findings(loop, folder, pattern="{}.pt", script=loops.__file__):
+    process = torchrun(script, loop, folder)
+    with ending(process):
+        code, _, errors = end(process)
+    assert code == 0, errors
+    return [torch.load(folder / pattern.format(rank)) for rank in range(2)]
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    return findings("own", tmp_path_factory.mktemp("own"))
+
+
+def test_a_loop_of_ones_own_keeps_one_policy_and_its_network(own):
+    first, second = own
+    assert first["restored"] == second["restored"] == [True] * 3
+    assert first["states"] == second["states"]
+    assert len(set(first["states"])) == 3, "the policy moved at every step"
+    assert first["networks"] == second["networks"]
+    assert len(set(first["networks"])) == 3
+
+
+@pytest.mark.parametrize("how", ["measured", "measured wrapped"])
+def test_steps_find_what_one_process_finds(own, how):
+    alone = loops.measured(world=1)
+    for found in own:
+        for name in ("clone", "gap", "statistics"):
+            for here, there in zip(found[how][name], alone[name]):
+                torch.testing.assert_close(torch.as_tensor(here), torch.as_tensor(there), rtol=1e-6, atol=1e-6)
+
+
+def test_ranks_that_were_given_other_seeds_are_told(own):
+    message = "the particles or weights on rank 1 differ from those on rank 0 after filter step 1; ranks must make"
+    assert all(found["other seeds"].startswith(message) for found in own)
+    assert own[0]["alone"] != own[1]["alone"], "a process may search on its own"
+
+
+def test_images_without_ids_are_drawn_apart(own):
+    first, second = (found["without ids"] for found in own)
+    assert len(set(first)) > 6
+    assert first != second
+
+
+def test_lightning_keeps_one_policy_on_all_ranks_and_resumes(tmp_path):
+    pytest.importorskip("lightning", reason="needs lightning: pip install 'particleaugment[lightning]'")
+    first, second = findings("launched", tmp_path, "straight-{}.pt", LIGHTNING)
+    for found in (first, second):
+        assert (found["steps"], found["epochs"], found["pixels"]) == (3, 4, True)
+    assert sorted(first["ids"] + second["ids"]) == list(range(48)), "ranks see each sample once"
+    assert (first["state"], first["network"]) == (second["state"], second["network"])
+    for rank in range(2):
+        resumed = torch.load(tmp_path / f"resumed-{rank}.pt")
+        assert (resumed["state"], resumed["network"]) == (first["state"], first["network"])
+
+
+def test_processes_that_lightning_starts_itself(tmp_path):
+    pytest.importorskip("lightning", reason="needs lightning: pip install 'particleaugment[lightning]'")
+    command = [sys.executable, LIGHTNING, "spawned", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
+    assert done.returncode == 0, done.stderr
+    first, second = (torch.load(tmp_path / f"straight-{rank}.pt") for rank in range(2))
+    assert first["steps"] == second["steps"] == 3
+    assert first["pixels"]
+    assert second["pixels"]
+    assert (first["own epoch"], second["own epoch"]) == (100, 101), "no memory that the other writes to"
+    assert (first["state"], first["network"]) == (second["state"], second["network"])
+
+
+def test_hugging_face_keeps_one_policy_on_all_ranks_and_resumes(tmp_path):
+    pytest.importorskip("transformers", reason="needs transformers: pip install 'particleaugment[transformers]'")
+    first, second = findings("transformers", tmp_path)
+    assert first["world"] == 2
+    assert first["straight"] == second["straight"] == first["resumed"] == second["resumed"]
+    assert first["straight"]["steps"] == 3
