@@ -14,7 +14,7 @@ lightning = pytest.importorskip("lightning", reason="needs lightning: pip instal
 from lightning.pytorch.callbacks import ModelCheckpoint  # noqa: E402
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger  # noqa: E402
 from lightning.pytorch.loggers.logger import DummyLogger  # noqa: E402
-from lightning.pytorch.strategies import FSDPStrategy  # noqa: E402
+from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy  # noqa: E402
 
 from particleaugment.integrations.lightning import AugmentCallback, ParticleAugmentCallback  # noqa: E402
 
@@ -227,9 +227,11 @@ def test_several_loaders_need_a_data_set(tmp_path):
     assert search.steps_taken == 2
 
 
-def test_of_strategies_for_several_processes_ddp_alone_is_taken():
-    sharded = SimpleNamespace(world_size=2, strategy=FSDPStrategy())
-    with pytest.raises(ValueError, match="takes filter steps under strategy='ddp' only, got FSDPStrategy; use that"):
+@pytest.mark.parametrize("strategy", [FSDPStrategy, DeepSpeedStrategy])
+def test_of_strategies_for_several_processes_ddp_alone_is_taken(strategy):
+    sharded = SimpleNamespace(world_size=2, strategy=strategy.__new__(strategy))
+    message = f"takes filter steps under strategy='ddp' only, got {strategy.__name__}; use that, or train with"
+    with pytest.raises(ValueError, match=message):
         ParticleAugmentCallback(search_of()).setup(sharded, Module(), "fit")
 
 

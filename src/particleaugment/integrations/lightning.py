@@ -16,7 +16,7 @@ from particleaugment.search import ParticleAugment
 require("lightning", "lightning")
 
 from lightning.pytorch import Callback, LightningModule, Trainer  # noqa: E402
-from lightning.pytorch.strategies import DDPStrategy  # noqa: E402
+from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy  # noqa: E402
 
 __all__ = ["AugmentCallback", "ParticleAugmentCallback"]
 
@@ -118,10 +118,12 @@ class ParticleAugmentCallback(AugmentCallback):
         """Check that the trainer is one that filter steps can be taken with."""
         if stage != "fit":
             return
-        if trainer.world_size > 1 and not isinstance(trainer.strategy, DDPStrategy):
+        strategy = trainer.strategy
+        ddp = isinstance(strategy, DDPStrategy) and not isinstance(strategy, DeepSpeedStrategy)
+        if trainer.world_size > 1 and not ddp:
             raise ValueError(
-                f"with several processes the callback takes filter steps under strategy='ddp' only, got "
-                f"{type(trainer.strategy).__name__}; use that, or train with the schedule of an earlier search: "
+                "with several processes the callback takes filter steps under strategy='ddp' only, got "
+                f"{type(strategy).__name__}; use that, or train with the schedule of an earlier search: "
                 "AugmentCallback(pa.Augment(pa.Schedule.load(...)))"
             )
         if not pl_module.automatic_optimization:
