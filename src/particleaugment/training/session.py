@@ -29,6 +29,7 @@ from particleaugment.training.checkpoint import (
     save_checkpoint,
     write_atomically,
 )
+from particleaugment.training.clock import epoch_seconds, timed
 from particleaugment.training.config import Config, ConfigError
 from particleaugment.training.display import Display
 from particleaugment.training.distributed import require_same
@@ -341,19 +342,7 @@ class Session:
                 trainee.batches_done = 0
             self.model.eval()
             forward = fastest(lambda: self._evaluate(part, lambda phase, done, total: None))
-        per_train, per_forward = train / len(ids), forward / part
-        epoch = total * per_train + len(self.data.test_labels) * per_forward
-        if self.search is not None and config.measure != "none":
-            clone, measured = (
-                size if isinstance(size, int) else int(size * total)
-                for size in (config.clone_size, config.measure_size)
-            )
-            if config.measure == "loss":
-                step = (len(config.ops) + 1) * measured * per_forward
-            else:
-                step = config.clone_epochs * clone * per_train
-                step += 2 * (config.num_particles + 1) * measured * per_forward
-            epoch += step / config.every
+        epoch = epoch_seconds(config, total, len(self.data.test_labels), train / len(ids), forward / part)
         return epoch * (config.epochs - self.position.epoch + 1)
 
     # Helpers.
@@ -394,7 +383,7 @@ class Session:
             self._events.log_policy(epoch, self.policy_of(epoch), self._examples if shown else None)
 
     def _timed(self, name: str) -> AbstractContextManager[None]:
-        return _Timer(self._seconds, name)
+        return timed(self._seconds, name)
 
     def _filter_note(self) -> str:
         if self.search is None:
@@ -404,14 +393,3 @@ class Session:
     def _divergence(self, what: object) -> str:
         where = f"epoch {self.position.epoch}, batch {self.trainee.batches_done + 1}"
         return f"{what} in {where}: this is not saved, and {last_good(self.run.path)}; try a lower learning_rate"
-
-
-class _Timer(AbstractContextManager[None]):
-    def __init__(self, seconds: dict[str, float], name: str):
-        self.seconds, self.name = seconds, name
-
-    def __enter__(self) -> None:
-        self.start = time.perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self.seconds[self.name] = self.seconds.get(self.name, 0.0) + time.perf_counter() - self.start

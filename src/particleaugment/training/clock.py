@@ -1,0 +1,45 @@
+"""A run's time: what its phases have taken, and what an epoch should take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from particleaugment.training.config import Config
+
+__all__ = ["epoch_seconds", "timed"]
+
+
+@contextmanager
+def timed(seconds: dict[str, float], name: str) -> Iterator[None]:
+    """Add the time that a block takes to ``seconds[name]``, also if it raises."""
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - start
+
+
+def epoch_seconds(config: Config, trained: int, tested: int, per_train: float, per_forward: float) -> float:
+    """Return what an epoch should take, evaluation and filter step included.
+
+    Args:
+        config: The run's configuration.
+        trained: Training samples.
+        tested: Test samples.
+        per_train: Seconds to train on a sample.
+        per_forward: Seconds of a sample's forward pass.
+    """
+    epoch = trained * per_train + tested * per_forward
+    if not config.searches or config.measure == "none":
+        return epoch
+    clone, measured = (
+        size if isinstance(size, int) else int(size * trained) for size in (config.clone_size, config.measure_size)
+    )
+    if config.measure == "loss":
+        step = (len(config.ops) + 1) * measured * per_forward
+    else:
+        step = config.clone_epochs * clone * per_train
+        step += 2 * (config.num_particles + 1) * measured * per_forward
+    return epoch + step / config.every
