@@ -116,7 +116,7 @@ def test_a_failing_arm_is_reported_and_the_others_go_on(tmp_path):
     assert (code, errors) == (1, "")
     large, none = folder.read().runs
     assert none.finished
-    assert "clone_size and measure_size do not suit the data" in large.problem
+    assert "the search does not suit the data: clone_size and measure_size do not suit" in large.problem
     assert f"large, seed 0: failed: {large.problem}" in output
     assert large.problem in folder.log_path(large).read_text()
     assert not folder.run_path(large).exists(), "a request that was not valid leaves nothing behind"

@@ -20,7 +20,7 @@ import typer
 from rich.console import Console
 
 from particleaugment import __version__
-from particleaugment.cli_policy import add_commands
+from particleaugment.cli_policy import Epoch, add_commands
 from particleaugment.compare.command import compare
 
 if TYPE_CHECKING:
@@ -96,11 +96,22 @@ def train(
 @app.command()
 def resume(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
+    data_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where the data are now, if they have been moved.")
+    ] = None,
     checkpoint_seconds: CheckpointSeconds = 5.0,
     quiet: Quiet = False,
 ) -> None:
     """Continue a stopped or killed run exactly where it was."""
-    _go(lambda: (run, False), checkpoint_seconds, quiet)
+
+    def opened() -> tuple[Path, bool]:
+        from particleaugment.training.run import RunFolder
+
+        if data_dir is not None:
+            RunFolder.open(run).move_data(data_dir)
+        return run, False
+
+    _go(opened, checkpoint_seconds, quiet)
 
 
 @app.command()
@@ -136,16 +147,18 @@ def verify(run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder."
 
 
 @policy_app.command("show")
-def policy_show(file: Annotated[Path, typer.Argument(metavar="FILE", help="Policy file.")]) -> None:
+def policy_show(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Policy file, or a run's folder.")], epoch: Epoch = None
+) -> None:
     """Print a policy file's policy in a few lines."""
     with _clear_errors():
         from particleaugment.policies import load
         from particleaugment.report.summary import leading_ops
 
-        policy = load(file)
+        policy = load(file / "policy.json" if file.is_dir() else file)
         console = Console(highlight=False)
         console.print(repr(policy))
-        for name, share in leading_ops(policy, count=15):
+        for name, share in leading_ops(policy, count=15, epoch=epoch):
             console.print(f"{name:<13} {'█' * round(40 * share):<40} {100 * share:5.1f} %")
 
 

@@ -11,9 +11,11 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["add_commands"]
+__all__ = ["Epoch", "add_commands"]
 
 Out = Annotated[Path | None, typer.Option(metavar="PATH", help="File to write; printed if not given.")]
+
+Epoch = Annotated[int | None, typer.Option(min=1, metavar="N", help="Of a schedule, the epoch; the last if not given.")]
 
 
 class Target(StrEnum):
@@ -39,17 +41,20 @@ def add_commands(app: typer.Typer, clear_errors: Callable[[], AbstractContextMan
     def policy_export(
         file: Annotated[Path, typer.Argument(metavar="FILE", help="Policy file.")],
         to: Annotated[Target, typer.Option(help="The library to write it for.")],
+        epoch: Epoch = None,
         out: Out = None,
     ) -> None:
         """Write a policy for another library, and say what is lost.
 
-        Of a learned schedule the last policy is taken; its particles become weighted sub-policies.
+        Of a learned schedule the policy of one epoch is taken; its particles become weighted sub-policies. The improved
+        filter takes augmentation back over the last fifth of training, so its last policy does next to nothing: name an
+        epoch before that.
         """
         with clear_errors():
             from particleaugment.policies import load
             from particleaugment.policies.exports import export
 
-            _write(*export(load(file), to.value), out)
+            _write(*export(load(file), to.value, epoch), out)
 
     @app.command("import")
     def policy_import(

@@ -199,7 +199,16 @@ class FilterSettings:
         """Return the samples to train on and D_vp, or None where D_vp is not held out."""
         if not self.holds_out:
             return None
-        return train_validation_split(labels, self.measure_size, seed)
+        try:
+            trained, held_out = train_validation_split(labels, self.measure_size, seed)
+        except ValueError as error:
+            raise ValueError(f"measure_size={self.measure_size} does not suit {len(labels)} samples: {error}") from None
+        if self.measure == "loss" and len(held_out) < 2:
+            raise ValueError(
+                f"measure_size={self.measure_size} holds one of {len(labels)} samples out for measuring, which cannot "
+                "tell its error; set a number, such as measure_size=32, or a larger fraction"
+            )
+        return trained, held_out
 
     def policy(self, state: pf.ParticleSet) -> ParticlePolicy:
         """Return a particle set as a policy."""

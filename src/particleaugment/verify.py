@@ -16,6 +16,7 @@ from particleaugment.models import build_model
 from particleaugment.policies import Policy, Schedule, load
 from particleaugment.strict_json import JSONError, clipped, read_file
 from particleaugment.training.checkpoint import CheckpointError, find_checkpoints, load_checkpoint
+from particleaugment.training.config import Config, ConfigError
 from particleaugment.training.records import RecordError, parse_records
 from particleaugment.training.run import RunError, RunFolder
 
@@ -141,13 +142,13 @@ def _checkpoints(known: _Known) -> str:
     for path in reversed(paths):
         try:
             state = load_checkpoint(path)
-            if state["config"] != known.run.config.to_json():
+            if not known.run.config.continues(Config.from_json(state["config"])):
                 raise CheckpointError(f"{path} belongs to another configuration than config.json")
             problem = _mismatch(state["model"], _expected(known, state["model"]))
             if problem:
                 raise CheckpointError(f"{path}: {problem}")
             known.newest = known.newest or state
-        except CheckpointError as error:
+        except (CheckpointError, ConfigError) as error:
             problems.append(str(error))
     if problems:
         raise _Problem("; ".join(problems))

@@ -106,7 +106,7 @@ def test_an_error_before_long_work_appears_once(tmp_path):
     with ending(process):
         code, _, errors = end(process)
     assert code == 1
-    assert errors.count("particleaugment: clone_size and measure_size do not suit the data: ") == 1
+    assert errors.count("particleaugment: the search does not suit the data: ") == 1
     assert errors.count("particleaugment: ") == 1
     assert not (tmp_path / "run").exists()
 

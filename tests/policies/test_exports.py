@@ -79,6 +79,24 @@ def test_of_a_schedule_the_last_policy_is_kept():
         assert {p for row in policy.sub_policies for _, p, _ in row} == {0.75}
         assert lost == ["the schedule (2 policies over the epochs; this is the last)"]
     assert static(pa.Schedule(steps[:1], epochs=5))[1] == []
+
+
+def test_of_a_schedule_any_epochs_policy_can_be_had():
+    high, low = torch.full((2, 15), 0.75), torch.full((2, 15), 0.05)
+    steps = (ScheduleStep(1, high, torch.ones(2)), ScheduleStep(4, low, torch.ones(2)))
+    for schedule, early in ((pa.Schedule(steps, epochs=5), 3), (pa.Schedule(steps, epochs=5).rescaled(50), 30)):
+        policy, lost = static(schedule, early)
+        assert {p for row in policy.sub_policies for _, p, _ in row} == {0.75}
+        assert lost == [f"the schedule (2 policies over the epochs; this is that of epoch {early})"]
+        said = "this is the last, with 0.70 ops an image; epoch 1 had 10.50"
+        assert static(schedule)[1] == [f"the schedule (2 policies over the epochs; {said})"]
+    with pytest.raises(ValueError, match="the schedule has the epochs 1 to 5, got 6"):
+        static(pa.Schedule(steps, epochs=5), 6)
+    with pytest.raises(ValueError, match="this policy is the same in every epoch; leave the epoch out"):
+        export(pa.parse("trivial"), "timm", 3)
+
+
+def test_the_random_order_is_lost():
     assert static(particles("random"))[1] == ["the random order of the ops (theirs is fixed)"]
 
 

@@ -5,11 +5,12 @@ import io
 import os
 import re
 import signal
+from dataclasses import replace
 
 import pytest
 import torch
 from rich.console import Console
-from runs import TINY_OPTIONS, Bomb, StopAfter, command, config_of, finish, result, sealed, session_of
+from runs import TINY_OPTIONS, Bomb, StopAfter, command, config_of, finish, on_few, result, sealed, session_of
 
 import particleaugment as pa
 from particleaugment.probe import Learner, NonFiniteLoss
@@ -88,6 +89,39 @@ def test_a_damaged_checkpoint_costs_time_and_nothing_else(tiny, no_report, tmp_p
     assert session.restore()
     assert "damaged or cut short: its checksum does not match; using the one before it" in console.file.getvalue()
     assert loop.train(session)
+    assert result(path) == result(tmp_path / "whole")
+
+
+def test_a_run_does_not_go_on_with_other_data(few_digits, no_report, tmp_path):
+    path, labels = tmp_path / "run", few_digits.train_labels
+    pixels = few_digits.train_images.clone()
+    pixels[:, :, 0, 0] ^= 1
+    others = {
+        "labels": replace(few_digits, train_labels=(labels + 1) % 10),
+        "class names": replace(few_digits, classes=(*few_digits.classes[1:], few_digits.classes[0])),
+        "images": replace(few_digits, train_images=pixels),
+        "fewer": replace(few_digits, test_images=few_digits.test_images[:19], test_labels=few_digits.test_labels[:19]),
+    }
+    with on_few(few_digits):
+        finish(path, stop=StopAfter(18))
+    kept = {file.name: file.read_bytes() for file in path.iterdir() if file.is_file() and file.name != ".lock"}
+    for what, data in others.items():
+        with on_few(data):
+            outcome = command("resume", path, "--quiet")
+        assert outcome.exit_code == 1, what
+        assert f"the data are not those that the run in {path} was started with" in outcome.stderr
+    assert {name: (path / name).read_bytes() for name in kept} == kept
+    with on_few(few_digits):
+        assert command("resume", path, "--quiet").exit_code == 0
+
+
+def test_a_run_goes_on_with_data_that_were_moved(tiny, no_report, tmp_path):
+    finish(tmp_path / "whole")
+    path, elsewhere = tmp_path / "run", tmp_path / "else where"
+    finish(path, stop=StopAfter(18))
+    outcome = command("resume", path, "--quiet", "--data-dir", elsewhere)
+    assert outcome.exit_code == 0, outcome.output
+    assert RunFolder.open(path).config.data_dir == str(elsewhere)
     assert result(path) == result(tmp_path / "whole")
 
 

@@ -19,7 +19,8 @@ def test_what_a_run_prints(tiny, tmp_path):
     outcome = command("train", *settings, "--out", path)
     assert outcome.exit_code == 0
     assert outcome.stderr == ""
-    lines = outcome.stdout.splitlines()
+    first, *lines = outcome.stdout.splitlines()
+    assert first.startswith("only 10 images are held out for measuring, so the filter will mostly follow noise; set a")
     assert re.fullmatch(
         r"digits: wrn-10-1 on digits, 3 epochs, policy particles; \w+ executor, step by step, fp32; "
         r"about \d+\.\d minutes",
@@ -29,7 +30,14 @@ def test_what_a_run_prints(tiny, tmp_path):
         assert re.match(
             rf"epoch {number}/3  loss \d\.\d+  accuracy \d+\.\d\d %  \d\.\d\d ops/image  \d steps skipped", line
         )
-    for row in ("test accuracy, last epoch", "best epoch (not a result)", "leading ops", "filter", "seconds"):
+    for row in (
+        "test accuracy, last epoch",
+        "best epoch (not a result)",
+        "leading ops, at the end",
+        "at most",
+        "filter",
+        "seconds",
+    ):
         assert row in outcome.stdout
     assert lines[-2:] == [f"files: {path}", f"report to open: {path / 'report.html'}"]
     names = {file.name for file in path.iterdir() if file.is_file()}

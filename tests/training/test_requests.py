@@ -4,9 +4,10 @@ import json
 import os
 
 import pytest
-from runs import TINY_OPTIONS, command, config_of
+from runs import TINY_OPTIONS, StopAfter, command, config_of, finish
 
 import particleaugment as pa
+from particleaugment.training.checkpoint import find_checkpoints
 from particleaugment.training.run import RunFolder
 
 
@@ -26,6 +27,13 @@ def refuse(path, *arguments, code):
         (["digit"], "there is no recipe 'digit'; did you mean digits?"),
         (["zzz"], "there is no recipe 'zzz'; the recipes are digits"),
         (["--set", "epoch=3"], "there is no setting 'epoch'; did you mean epochs?"),
+        (["--set", "lr=0.1"], "there is no setting 'lr'; did you mean learning_rate?"),
+        (
+            ["--preset", "improved", "--set", "measure_size=0.02"],
+            "measure_size=0.02 holds one of 60 samples out",
+        ),
+        (["--preset", "improved", "--set", "measure_size=0.001"], "measure_size=0.001 does not suit 60 samples"),
+        (["folder"], "the data set 'folder' needs data_dir, a directory with one sub-folder"),
         (["--set", "epochs=x"], "epochs takes a whole number, got 'x'"),
         (["--set", "clone_size=50", "--set", "measure_size=11"], "subsets of 50 + 11 samples do not fit into 60"),
         (["--set", "clone_size=0.001"], "holds no sample"),
@@ -70,14 +78,24 @@ def test_an_existing_folder_is_left_alone(tmp_path):
     path.mkdir()
     (path / "precious").write_text("mine")
     sentence = refuse(path, code=1)
-    assert f"{path} exists already; continue it with 'particleaugment resume {path}' or choose --out" in sentence
+    assert sentence.endswith(f"{path} exists already; choose another --out")
     assert [file.name for file in tmp_path.rglob("*")] == ["run", "precious"]
+
+
+def test_a_runs_folder_is_left_alone(tiny, no_report, tmp_path):
+    path = tmp_path / "run"
+    finish(path, stop=StopAfter(1))
+    shown = f"{path} exists already; continue it with 'particleaugment resume {path}' or choose --out"
+    assert refuse(path, code=1).endswith(shown)
+    for file in find_checkpoints(path):
+        file.unlink()
+    assert "it holds a run without a checkpoint: continue it with" in refuse(path, code=1)
 
 
 def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
     sentence = refuse(tmp_path / "file" / "run", code=1)
-    assert sentence.endswith("cannot be made: File exists") or sentence.endswith("cannot be made: Not a directory")
+    assert sentence.endswith(f"cannot be made: {tmp_path / 'file'} is a file")
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
 
 

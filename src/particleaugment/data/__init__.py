@@ -82,10 +82,10 @@ def _check_request(name: str, directory: str | os.PathLike[str] | None, image_si
     if name == "digits" and directory is not None:
         raise ValueError(f"the digits come with the package; leave the directory {directory} out")
     if name == "folder" and directory is None:
-        raise ValueError("the data set 'folder' needs a directory with one sub-folder of images per class")
+        raise ValueError("the data set 'folder' needs data_dir, a directory with one sub-folder of images per class")
     if name.startswith("cifar") and directory is None:
         raise ValueError(
-            f"the data set {name!r} needs its directory; 'particleaugment data {name} DIR' downloads it to DIR"
+            f"the data set {name!r} needs its directory, data_dir=DIR; 'particleaugment data {name} DIR' downloads it"
         )
     if name != "folder" and image_size not in (None, 32):
         raise ValueError(f"the images of {name!r} are 32x32, not {image_size}; leave image_size out")

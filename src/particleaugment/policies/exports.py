@@ -43,12 +43,13 @@ class Export(NamedTuple):
     lost: str
 
 
-def export(policy: Policy, to: str) -> Export:
+def export(policy: Policy, to: str, epoch: int | None = None) -> Export:
     """Return the closest static policy that a library can express.
 
     Args:
-        policy: Any policy; of a schedule, the policy of its last epoch is taken.
+        policy: Any policy; of a schedule, the policy of one epoch is taken.
         to: ``timm``, ``torchvision`` or ``json``.
+        epoch: Which epoch; by default the last.
 
     >>> from particleaugment import parse
     >>> export(parse("rand-m9-n3-mstd0.5-inc1"), "timm")
@@ -57,13 +58,13 @@ def export(policy: Policy, to: str) -> Export:
     if to not in TARGETS:
         hint = nearest_name(to, TARGETS) or f"; the targets are {', '.join(TARGETS)}"
         raise ValueError(f"a policy cannot be exported to {to!r}{hint}")
-    fixed, lost = static(policy)
+    fixed, lost = static(policy, epoch)
     text, more = TARGETS[to](fixed)
     losses = [*lost, *more]
     return Export(text, f"Lost: {'; '.join(losses)}." if losses else "Nothing is lost.")
 
 
-def static(policy: Policy) -> tuple[Policy, list[str]]:
+def static(policy: Policy, epoch: int | None = None) -> tuple[Policy, list[str]]:
     """Return a policy as sub-policies where it learned or is made of them, and what that loses.
 
     A particle becomes a sub-policy drawn by its weight, so a set of particles is expressed exactly.
@@ -71,8 +72,10 @@ def static(policy: Policy) -> tuple[Policy, list[str]]:
     lost = []
     if isinstance(policy, Schedule):
         if len(policy.steps) > 1:
-            lost.append(f"the schedule ({len(policy.steps)} policies over the epochs; this is the last)")
-        policy = policy.at(policy.replay_epochs or policy.epochs)
+            lost.append(f"the schedule ({len(policy.steps)} policies over the epochs; {_which(policy, epoch)})")
+        policy = policy.at_or_last(epoch)
+    elif epoch is not None:
+        raise ValueError("this policy is the same in every epoch; leave the epoch out")
     if isinstance(policy, AutoAugment):
         policy = policy.sub_policies
     if isinstance(policy, ParticlePolicy):
@@ -80,6 +83,18 @@ def static(policy: Policy) -> tuple[Policy, list[str]]:
             lost.append("the random order of the ops (theirs is fixed)")
         policy = _particles_as_sub_policies(policy)
     return policy, lost
+
+
+def _which(schedule: Schedule, epoch: int | None) -> str:
+    """Say which policy of a schedule was taken, and where there was most augmentation if it is not that."""
+    last = schedule.replay_epochs or schedule.epochs
+    chosen = "this is the last" if epoch is None else f"this is that of epoch {epoch}"
+    here = schedule.at_or_last(epoch).ops_per_image
+    density = {epoch: schedule.at(epoch).ops_per_image for epoch in range(1, last + 1, 1 + last // 200)}
+    densest = max(density, key=lambda epoch: density[epoch])
+    if here > 0.5 * density[densest]:
+        return chosen
+    return f"{chosen}, with {here:.2f} ops an image; epoch {densest} had {density[densest]:.2f}"
 
 
 def _particles_as_sub_policies(policy: ParticlePolicy) -> SubPolicies:

@@ -79,6 +79,10 @@ def parse(text: str) -> Policy:
         return AutoAugment(sections[0])
     if head in ("augmix", "3a"):
         raise ValueError(f"{text!r} needs timm itself: {head} mixes or blurs images, which no program here can express")
+    if text.startswith(("schedule:", "file:")) or text.endswith(".json"):
+        raise ValueError(
+            f"{text!r} names a file; read it with pa.load_policy(PATH), or pa.Schedule.load(PATH) for a run's policies"
+        )
     names = (*_TIMM_AUTO, *_OWN, "rand", *(f"autoaugment-{name}" for name in PUBLISHED if name != "v0"))
     hint = nearest_name(text, names) or nearest_name(head, names)
     raise ValueError(f"{text!r} is not a policy string{hint}; examples: {_EXAMPLES}")

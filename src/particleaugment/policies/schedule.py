@@ -95,6 +95,13 @@ class Schedule(Policy):
         started = [i for i, step in enumerate(self.steps) if step.from_epoch <= epoch]
         return self._policies[started[-1] if started else 0]
 
+    def at_or_last(self, epoch: int | None) -> ParticlePolicy:
+        """Return the policy of an epoch that the schedule has, or the last one."""
+        last = self.replay_epochs or self.epochs
+        if epoch is not None and not 1 <= epoch <= last:
+            raise ValueError(f"the schedule has the epochs 1 to {last}, got {epoch}")
+        return self.at(last if epoch is None else epoch)
+
     def rescaled(self, epochs: int) -> Schedule:
         """Return the schedule stretched or shortened to a run of another length."""
         return Schedule(self.steps, self.epochs, epochs, self.m, self.semantics, self.order, self.ops)

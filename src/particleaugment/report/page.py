@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import shlex
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -66,11 +67,12 @@ def write_report(run: RunFolder) -> Path:
 
 def render(run: RunHistory) -> str:
     """Return the page of a run."""
+    judge = run.config.measured_on
     parts = [
         _cards(run),
         alarm_box(alarms(run)),
         "<h2>Training</h2>",
-        figure(plots.curves(run), "Loss (training under augmentation, test on plain images) and test accuracy."),
+        figure(plots.curves(run), f"Loss (training under augmentation, {judge} on plain images) and {judge} accuracy."),
     ]
     if run.inclusion.size:
         parts += _policy_story(run)
@@ -125,8 +127,11 @@ def _cards(run: RunHistory) -> str:
     last = run.epochs[-1]
     best = max(run.epochs, key=lambda record: record["test_accuracy"])
     cards = [
-        (f"{last['test_accuracy']:.2f} %", f"test accuracy, last epoch ({last['epoch']})"),
-        (f"{best['test_accuracy']:.2f} %", f"best epoch ({best['epoch']}): chosen on the test set, not a result"),
+        (f"{last['test_accuracy']:.2f} %", f"{run.config.measured_on} accuracy, last epoch ({last['epoch']})"),
+        (
+            f"{best['test_accuracy']:.2f} %",
+            f"best epoch ({best['epoch']}): chosen on the {run.config.measured_on} set, not a result",
+        ),
     ]
     if run.inclusion.size:
         cards.append((f"{run.ops_per_image[-1]:.2f}", "ops per image at the end"))
@@ -241,7 +246,7 @@ def _command(run: RunHistory) -> str:
         preset = min(changes, key=lambda name: len(changes[name]))
         words += ["--preset", preset] if preset != DEFAULT_PRESET else []
         words += [word for change in changes[preset] for word in ("--set", change)]
-    return " ".join(words)
+    return shlex.join(words)
 
 
 def _changes(config: Config, defaults: Config) -> list[str]:

@@ -28,12 +28,16 @@ def curves(run: RunHistory) -> str:
     def draw_curves(figure: Any, axes: Any) -> None:
         epochs = [record["epoch"] for record in run.epochs]
         axes[0].plot(epochs, [record["train_loss"] for record in run.epochs], color=BLUE, label="training")
-        axes[0].plot(epochs, [record["test_loss"] for record in run.epochs], color=ORANGE, label="test")
+        axes[0].plot(epochs, [record["test_loss"] for record in run.epochs], color=ORANGE, label=run.config.measured_on)
         axes[0].set(xlabel="epoch", ylabel="loss", yscale="log")
         axes[0].legend(frameon=False)
         accuracy = [record["test_accuracy"] for record in run.epochs]
         axes[1].plot(epochs, accuracy, color=GREEN)
-        axes[1].set(xlabel="epoch", ylabel="test accuracy, %", ylim=(max(0, np.percentile(accuracy, 10) - 5), 100))
+        axes[1].set(
+            xlabel="epoch",
+            ylabel=f"{run.config.measured_on} accuracy, %",
+            ylim=(max(0, np.percentile(accuracy, 10) - 5), 100),
+        )
 
     return inline_svg(9, 2.8, draw_curves, columns=2)
 

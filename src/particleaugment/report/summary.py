@@ -14,10 +14,10 @@ from particleaugment.training.run import RunError, RunFolder
 __all__ = ["filter_health", "leading_ops", "phase_seconds", "print_summary"]
 
 
-def leading_ops(policy: Policy, count: int = 5) -> list[tuple[str, float]]:
-    """Return the ops that particles (of a schedule, the last) or sub-policies apply most often."""
+def leading_ops(policy: Policy, count: int = 5, epoch: int | None = None) -> list[tuple[str, float]]:
+    """Return the ops that particles (of a schedule, those of an epoch or the last) or sub-policies apply most often."""
     if isinstance(policy, Schedule):
-        policy = policy.at(policy.replay_epochs or policy.epochs)
+        policy = policy.at_or_last(epoch)
     if isinstance(policy, AutoAugment):
         policy = policy.sub_policies
     if not isinstance(policy, (ParticlePolicy, SubPolicies)):
@@ -56,13 +56,14 @@ def print_summary(run: RunFolder, policy: Policy, console: Console) -> None:
         raise RunError(f"{run.metrics} holds no epoch; 'particleaugment verify {run.path}' says what is sound")
     last, best = epochs[-1], max(epochs, key=lambda record: record["test_accuracy"])
     table = Table(title=f"{run.config.recipe}, seed {run.config.seed}", show_header=False, title_justify="left")
-    table.add_row("test accuracy, last epoch", f"{last['test_accuracy']:.2f} %")
+    table.add_row(f"{run.config.measured_on} accuracy, last epoch", f"{last['test_accuracy']:.2f} %")
     table.add_row("best epoch (not a result)", f"{best['test_accuracy']:.2f} % in epoch {best['epoch']}")
     health = filter_health(records)
     if health["steps"]:
         ops = ", ".join(f"{name} {100 * share:.0f} %" for name, share in leading_ops(policy))
-        table.add_row("leading ops", ops)
-        table.add_row("ops per image", f"{health['ops_per_image']:.2f}")
+        most = max(record["ops_per_image"] for record in records if record["kind"] == "filter")
+        table.add_row("leading ops, at the end", ops)
+        table.add_row("ops per image", f"{health['ops_per_image']:.2f} at the end, {most:.2f} at most")
         table.add_row(
             "filter",
             f"{health['steps']} steps, {health['skipped']} skipped, {health['resampled']} resampled, "

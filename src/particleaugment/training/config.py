@@ -31,6 +31,8 @@ _MOST = {
     "num_particles": 10**5, "clone_epochs": 1000, "every": 10**6, "warmup": 10**6,
 }  # fmt: skip
 _LONGEST_TEXT = 4096
+_USUAL_NAMES = {"lr": "learning_rate", "wd": "weight_decay", "bs": "batch_size", "batch": "batch_size"}
+"""What others call some of the settings."""
 _MOST_OPS = 64
 
 
@@ -144,6 +146,18 @@ class Config:
         except (TypeError, ValueError) as error:
             raise ConfigError(str(error)) from None
 
+    @property
+    def measured_on(self) -> str:
+        """The images that accuracies are of: those of the ``test`` set, or of the ``validation`` split."""
+        return "validation" if self.validation else "test"
+
+    def continues(self, saved: Config) -> bool:
+        """Whether a run saved with another configuration may go on with this one.
+
+        The number of workers changes nothing but the speed, and where the data lie nothing at all.
+        """
+        return replace(saved, workers=self.workers, data_dir=self.data_dir) == self
+
     def _check_streaming(self) -> None:
         if self.workers != "auto" and (isinstance(self.workers, str) or self.workers < 0):
             raise ConfigError(f"workers must be auto, or a number of processes from 0 on, got {self.workers!r}")
@@ -230,7 +244,8 @@ def override(config: Config, assignments: list[str]) -> Config:
         if not separator:
             raise ConfigError(f"{assignment!r} is not of the form key=value")
         if key not in kinds:
-            hint = nearest_name(key, kinds) or f"; the settings are {', '.join(kinds)}"
+            close = f"; did you mean {_USUAL_NAMES[key]}?" if key in _USUAL_NAMES else nearest_name(key, kinds)
+            hint = close or f"; the settings are {', '.join(kinds)}"
             raise ConfigError(f"there is no setting {key!r}{hint}")
         value = _from_text(key, text.strip(), kinds[key])
         changes[key] = named_set(value) if key == "ops" else value

@@ -10,11 +10,12 @@ import os
 import shutil
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
 from particleaugment.strict_json import JSONError, clipped, read_file
-from particleaugment.training.checkpoint import saving
+from particleaugment.training.checkpoint import find_checkpoints, saving, write_atomically
 from particleaugment.training.config import SIZE_LIMIT, Config, ConfigError
 from particleaugment.training.records import RecordError, read_records
 
@@ -25,6 +26,16 @@ _GIVEN_POLICY = "given-policy.json"
 
 class RunError(RuntimeError):
     """A run folder cannot be used as asked."""
+
+
+def _way_out(path: Path) -> str:
+    """What to do about a folder that a run was to be made in."""
+    if not (path / "config.json").exists():
+        return "choose another --out"
+    resume = f"continue it with 'particleaugment resume {path}'"
+    if find_checkpoints(path):
+        return f"{resume} or choose --out"
+    return f"it holds a run without a checkpoint: {resume}, remove it, or choose --out"
 
 
 class RunFolder:
@@ -38,6 +49,11 @@ class RunFolder:
     def __init__(self, path: Path, config: Config):
         self.path = path
         self.config = config
+
+    def move_data(self, data_dir: Path) -> None:
+        """Note that the data lie elsewhere now."""
+        self.config = replace(self.config, data_dir=str(data_dir.expanduser().resolve()))
+        write_atomically(self.path / "config.json", self.config.to_json().encode())
 
     @property
     def metrics(self) -> Path:
@@ -69,7 +85,7 @@ class RunFolder:
         """Make a new run folder with its ``config.json`` in it, and a policy file if it names one, in one move."""
         path = Path(path)
         if path.exists():
-            raise RunError(f"{path} exists already; continue it with 'particleaugment resume {path}' or choose --out")
+            raise RunError(f"{path} exists already; {_way_out(path)}")
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         given = None
         if config.policy_file is not None:
@@ -86,7 +102,9 @@ class RunFolder:
             shutil.rmtree(temporary, ignore_errors=True)
             if path.exists():
                 raise RunError(f"{path} exists already; another process has just made it") from None
-            raise RunError(f"the run folder {path} cannot be made: {error.strerror}") from None
+            blocking = next((parent for parent in path.parents if parent.exists() and not parent.is_dir()), None)
+            why = f"{blocking} is a file" if blocking else error.strerror
+            raise RunError(f"the run folder {path} cannot be made: {why}") from None
         return cls(path, config)
 
     @classmethod
@@ -94,6 +112,8 @@ class RunFolder:
         """Open an existing run folder."""
         path = Path(path)
         file = path / "config.json"
+        if not path.exists():
+            raise RunError(f"there is no folder {path}")
         if not path.is_dir() or not file.exists():
             raise RunError(f"{path} is not a run folder: it has no config.json")
         try:

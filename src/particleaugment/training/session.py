@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import time
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from particleaugment.bench.timing import fastest
-from particleaugment.data import disjoint_stratified_subsets, epoch_permutation
+from particleaugment.data import epoch_permutation
 from particleaugment.policies import Policy, Schedule
 from particleaugment.policies.base import document, ops_of
 from particleaugment.probe import NonFiniteLoss
@@ -30,7 +30,8 @@ from particleaugment.training.checkpoint import (
     write_atomically,
 )
 from particleaugment.training.clock import epoch_seconds, timed
-from particleaugment.training.config import Config, ConfigError
+from particleaugment.training.config import Config
+from particleaugment.training.data_checks import check_search, data_identity
 from particleaugment.training.display import Display
 from particleaugment.training.distributed import require_same
 from particleaugment.training.graph import GraphTrainee
@@ -114,20 +115,7 @@ class Session:
                 resample=config.resample,
                 fill=config.fill,
             )
-            self._check_subsets()
-
-    def _check_subsets(self) -> None:
-        assert self.search is not None
-        config, labels = self.config, self.samples.labels
-        try:
-            trained = self.search.training_ids(labels, epoch=1)
-            sizes = [config.clone_size] if config.measure != "loss" else []
-            if len(trained) == len(labels):  # otherwise D_vp is held out, and drawn
-                sizes.append(config.measure_size)
-            if sizes:
-                disjoint_stratified_subsets(labels[trained], sizes, config.seed, 1)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"clone_size and measure_size do not suit the data: {error}") from None
+            check_search(self.search, self.samples.labels, self.display.say)
 
     def _training_ids(self, epoch: int) -> torch.Tensor:
         if self.search is None:
@@ -251,6 +239,7 @@ class Session:
             "search": None if self.search is None else self.search.state_dict(),
             "resumes": self.resumes,
             "metrics_sha256": self.run.metrics_digest(self.position.metrics_bytes),
+            "data": data_identity(self.data),
         }
         save_checkpoint(self.run.path, state)
         self._last_checkpoint = time.monotonic()
@@ -290,11 +279,16 @@ class Session:
         if state is None:
             self.run.truncate_metrics(0)
             return None
-        # The number of workers changes nothing but the speed, so a run may go on with another.
-        if replace(Config.from_json(state["config"]), workers=self.config.workers) != self.config:
+        if not self.config.continues(Config.from_json(state["config"])):
             raise RunError(
                 f"the checkpoint in {self.run.path} belongs to another configuration than its config.json; "
                 "restore the config.json that the run was started with"
+            )
+        identity = data_identity(self.data)
+        if state.get("data", identity) != identity:
+            raise RunError(
+                f"the data are not those that the run in {self.run.path} was started with: classes, labels or images "
+                "differ; restore them, or start a new run"
             )
         self.run.truncate_metrics(state["position"]["metrics_bytes"], state["metrics_sha256"])
         for record in self.run.read_metrics()[-1:]:
