@@ -121,7 +121,10 @@ class Augment(nn.Module):
         return images
 
     def part_from_other_ranks(self) -> None:
-        """Copy what lies in shared memory: ranks that were forked or spawned share what is meant for workers."""
+        """Copy what lies in shared memory: ranks that were forked or spawned share what is meant for workers.
+
+        Call it before the workers of a loader start, which would go on with what was shared before.
+        """
         self._live = copy.deepcopy(self._live)
 
     def get_extra_state(self) -> Tensor:

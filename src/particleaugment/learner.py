@@ -36,6 +36,8 @@ class Learner:
         accumulate: Batches whose gradients are summed for one optimizer step.
         max_grad_norm: Longest gradient; longer ones are shortened to it.
         ranks: The processes that train it together.
+        averages: Whether gradients are averaged over ranks here, before each optimizer step, and not by
+            DistributedDataParallel as they come: slower, but the network may be anyone's.
     """
 
     model: nn.Module
@@ -47,6 +49,7 @@ class Learner:
     accumulate: int = 1
     max_grad_norm: float | None = None
     ranks: Ranks = field(default_factory=Ranks)
+    averages: bool = False
     _pending: int = 0
     _trained: nn.Module | None = None
 
@@ -68,7 +71,7 @@ class Learner:
         mean loss in the mean over ranks.
         """
         if self._trained is None:
-            self._trained = self.ranks.parallel(self.model)
+            self._trained = self.model if self.averages else self.ranks.parallel(self.model)
         with self.autocast():
             loss = self._losses(self._trained, images, targets).mean() * weight
         mean = self.ranks.sum(float(loss.detach()))[0] / self.ranks.world
@@ -88,6 +91,9 @@ class Learner:
         if self._pending == 0:
             return
         self._pending = 0
+        if self.averages:
+            moved = (parameter for group in self.optimizer.param_groups for parameter in group["params"])
+            self.ranks.average_gradients(dict.fromkeys((*self.model.parameters(), *moved)))
         if self.max_grad_norm is not None:
             if self.scaler is not None:
                 self.scaler.unscale_(self.optimizer)

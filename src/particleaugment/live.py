@@ -45,6 +45,7 @@ class LiveState:
 
     def __init__(self, policy: Policy):
         self._numbers: Tensor = torch.zeros(_COUNTERS + 1 + MAX_WORKERS, dtype=torch.int64).share_memory_()
+        self._note_rank()
         self._install(policy)
 
     @property
@@ -55,8 +56,7 @@ class LiveState:
     @epoch.setter
     def epoch(self, epoch: int) -> None:
         self._numbers[_EPOCH] = epoch
-        if get_worker_info() is None:
-            self._numbers[_RANK] = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+        self._note_rank()
 
     @property
     def policy(self) -> Policy:
@@ -84,6 +84,7 @@ class LiveState:
 
     def next_ids(self, count: int) -> Tensor:
         """Return ids that no earlier call, no other worker and no other rank of ``torch.distributed`` has had."""
+        self._note_rank()
         worker = get_worker_info()
         slot = 0 if worker is None else worker.id + 1
         start = int(self._numbers[_COUNTERS + slot]) + (slot << 40) + (int(self._numbers[_RANK]) << 50)
@@ -102,6 +103,11 @@ class LiveState:
         self._numbers[_COUNTERS:] = 0
         self._numbers[_COUNTERS : _COUNTERS + len(counters)] = counters
 
+    def _note_rank(self) -> None:
+        """Write the rank down where workers, which cannot ask for it, find it."""
+        if get_worker_info() is None:
+            self._numbers[_RANK] = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
     def _install(self, policy: Policy) -> None:
         self._policy = policy
         self._generation, self._version = int(self._numbers[_GENERATION]), int(self._numbers[_VERSION])
@@ -119,6 +125,7 @@ class LiveState:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LiveState:
         copy = LiveState(self.policy)
+        copy._numbers[_RANK] = self._numbers[_RANK]
         copy.epoch, copy.counters = self.epoch, self.counters
         return copy
 

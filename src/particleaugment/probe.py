@@ -175,6 +175,8 @@ class EagerTrainee:
         self.batches_done, self.loss_sum = start, loss_sum
         for batch in batches[start:]:
             mine, weight = self.ranks.share_of_batch(batch)
+            if self.learner.averages and len(mine) == 1 < len(batch):
+                mine = mine.repeat(2)  # batch norm may refuse one sample, on this rank only, and others would wait
             images, targets = self.samples.gather(mine)
             loss = self.learner.train_batch(self.augment(images.to(self.learner.device), mine), targets, weight)
             self.loss_sum += loss * len(batch)

@@ -186,10 +186,28 @@ class Ranks:
 
     def parallel(self, model: nn.Module) -> nn.Module:
         """Return the network's training face: its backward pass leaves the mean over ranks of the gradients."""
-        distributed = nn.parallel.DistributedDataParallel
-        if self.world == 1 or any(isinstance(module, distributed) for module in model.modules()):
-            return model
-        return distributed(model)
+        return model if self.world == 1 else nn.parallel.DistributedDataParallel(model)
+
+    def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Leave the mean over ranks of the gradients, also where a parameter was used on some ranks only, or on none.
+
+        For networks that DistributedDataParallel may hold already: unlike a second wrapper this asks nothing of which
+        parameters a pass uses, and leaves no trace in the first.
+        """
+        if self.world == 1:
+            return
+        trained = [parameter for parameter in parameters if parameter.requires_grad]
+        have = self.gather(torch.tensor([parameter.grad is not None for parameter in trained], dtype=torch.uint8))
+        kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+        for parameter, used in zip(trained, torch.stack(have).amax(0).tolist()):
+            if used:
+                gradient = parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                kinds.setdefault((gradient.dtype, gradient.device), []).append(gradient)
+        for gradients in kinds.values():
+            flat = torch.cat([gradient.reshape(-1) for gradient in gradients]) / self.world
+            dist.all_reduce(flat)
+            for gradient, mean in zip(gradients, flat.split([gradient.numel() for gradient in gradients])):
+                gradient.copy_(mean.view_as(gradient))
 
     @contextmanager
     def common_buffers(self, model: nn.Module) -> Iterator[None]:
@@ -209,7 +227,10 @@ class Ranks:
         """
         if self.world > 1:
             for buffer in model.buffers():
-                dist.broadcast(buffer, src=0)
+                given = buffer.contiguous()  # of a view with gaps, gloo would send the memory behind its first element
+                dist.broadcast(given, src=0)
+                if given is not buffer:
+                    buffer.copy_(given)
 
 
 def fingerprint(tensors: Iterable[Tensor]) -> str:

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Any, Self
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from particleaugment import filter as pf
@@ -215,23 +216,35 @@ class ParticleAugment:
             max_grad_norm: Where the gradient is clipped in training, if it is.
             ranks: The processes that train the network together; by default those of ``torch.distributed``, if it is
                 initialised, so ``Ranks()`` says that this one trains on its own.
-            progress: Told after every batch; may raise to stop, and everything is restored all the same.
+            progress: Told after every batch; may raise to stop, on all ranks at the same batch, and everything is
+                restored all the same.
         """
+        if ranks is None:
+            _check_wrapper(model)
+        if isinstance(model, nn.parallel.DistributedDataParallel):
+            model = model.module  # its buckets, hooks and count of passes are the training's
         learner = Learner(model, optimizer, loss, preprocess, autocast, scaler, accumulate, max_grad_norm)
+        learner.averages = True
         learner.ranks = ranks = Ranks.together(learner.device) if ranks is None else ranks
         samples = self.samples_of(dataset)
         self.check_held_out(samples.labels)
+        # What ranks do together depends on these: if they differ, ranks would wait for each other.
+        given = torch.tensor([self.seed, self.steps_taken, self.frozen, self.epoch, batch_size, accumulate])
+        self._require_same(ranks, "before", given, samples.labels)
         augment = self.training_augmentation()
         trainee = EagerTrainee(learner, samples, augment, batch_size * ranks.world)
         with ranks.common_buffers(model):
             record = self.step_with(trainee, samples.labels, progress)
-        if differing := ranks.differing([self.state.particles, self.state.log_weights]):
-            raise RankError(
-                f"the particles or weights on rank {', '.join(map(str, differing))} differ from those on rank 0 after "
-                f"filter step {self.steps_taken}; ranks must make the search alike, from one seed, and be given the "
-                "same data set"
-            )
+        self._require_same(ranks, "after")
         return record
+
+    def _require_same(self, ranks: Ranks, when: str, *given: Tensor) -> None:
+        if differing := ranks.differing([self.state.particles, self.state.log_weights, *given]):
+            raise RankError(
+                f"the search on rank {', '.join(map(str, differing))} differs from that on rank 0 {when} filter step "
+                f"{self.steps_taken + (when == 'before')}; ranks must make the search alike, from one seed, be at the "
+                "same epoch, and be given the same data set and batch size"
+            )
 
     def training_augmentation(self) -> Augment:
         """Return a training augmentation with this search's transforms and present policy, to be used on its own."""
@@ -343,3 +356,24 @@ class ParticleAugment:
 
     def __repr__(self) -> str:
         return f"ParticleAugment({self.steps_taken} steps, {self.skipped_steps} skipped, {self.policy!r})"
+
+
+def _check_wrapper(model: nn.Module) -> None:
+    """Refuse networks that ranks do not hold alike."""
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        return
+    from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+    from torch.distributed.tensor import DTensor
+
+    sharded = any(isinstance(module, (FSDPModule, FullyShardedDataParallel)) for module in model.modules())
+    if sharded or any(isinstance(parameter, DTensor) for parameter in model.parameters()):
+        raise ValueError(
+            "filter steps are not for networks that ranks hold in shards (FSDP, tensor parallelism); search under "
+            "DistributedDataParallel or on one device, and train with the schedule: pa.Augment(pa.Schedule.load(...))"
+        )
+    if isinstance(model, nn.parallel.DistributedDataParallel) and model.process_group.size() != dist.get_world_size():
+        raise ValueError(
+            f"the network is trained by {model.process_group.size()} of {dist.get_world_size()} ranks, which cannot "
+            "share a filter step's work on their own; pass ranks=Ranks() (from particleaugment.ranks), and each does "
+            "all of it"
+        )

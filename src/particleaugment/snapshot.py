@@ -44,7 +44,9 @@ class Snapshot:
         restore_model = self._kept(("model",), list(held.values()))
         gradients = [parameter.grad for parameter in parameters]
         modes = [(module, module.training) for module in model.modules()]
-        restore_optimizer = self._kept_optimizer(optimizer)
+        inner = getattr(optimizer, "optim", None)  # ZeroRedundancyOptimizer's own, with this rank's part of the state
+        optimizers = [optimizer, *([inner] if isinstance(inner, torch.optim.Optimizer) else [])]
+        restore_optimizers = [self._kept_optimizer(each, str(i)) for i, each in enumerate(optimizers)]
         scaler_state = None if scaler is None else dict(scaler.state_dict())
         generators = _generator_states(parameters)
         for parameter in parameters:
@@ -54,7 +56,8 @@ class Snapshot:
         finally:
             with torch.no_grad():
                 restore_model()
-                restore_optimizer()
+                for restore_optimizer in restore_optimizers:
+                    restore_optimizer()
             for module, name, buffer in buffers:
                 module._buffers[name] = buffer  # some modules assign a new tensor where others write into the old
             for parameter, gradient in zip(parameters, gradients):
@@ -101,13 +104,13 @@ class Snapshot:
             return restore_sequence
         return lambda: value
 
-    def _kept_optimizer(self, optimizer: torch.optim.Optimizer) -> Callable[[], None]:
+    def _kept_optimizer(self, optimizer: torch.optim.Optimizer, key: str) -> Callable[[], None]:
         states = {
-            parameter: self._kept(("state", str(i)), state)
+            parameter: self._kept(("state", key, str(i)), state)
             for i, (parameter, state) in enumerate(optimizer.state.items())
         }
         groups = [
-            {name: self._kept(("group", str(i), name), value) for name, value in group.items() if name != "params"}
+            {name: self._kept(("group", key, str(i), name), value) for name, value in group.items() if name != "params"}
             for i, group in enumerate(optimizer.param_groups)
         ]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, DistributedSampler
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -77,6 +78,51 @@ def wrapped(model):
     return nn.parallel.DistributedDataParallel(model, init_sync=False)
 
 
+def refusal(search, model, **more):
+    """What is said of a step that cannot be taken together."""
+    given = {"loss": cross_entropy, "preprocess": preprocess, "dataset": (IMAGES, LABELS), "batch_size": PER_RANK}
+    try:
+        search.step(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.05), **(given | more))
+    except (RankError, ValueError) as error:
+        return str(error)
+
+
+class AnotherHead(nn.Module):
+    """Training uses a head that filter steps do not."""
+
+    def __init__(self):
+        super().__init__()
+        self.network, self.head = network(), nn.Linear(192, 3)
+
+    def forward(self, images, both=False):
+        logits = self.network(images)
+        return logits + self.head(images.flatten(1)) if both else logits
+
+
+def another_head(rank):
+    """Whether gradients that wait in DistributedDataParallel's buckets are kept, and training goes on."""
+    model = AnotherHead()
+    parallel = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    kept = []
+    for clone_size in (12, 24):
+        optimizer.zero_grad()
+        cross_entropy(parallel(preprocess(IMAGES[rank::2]), both=True), LABELS[rank::2]).mean().backward()
+        before = [parameter.grad.clone() for parameter in model.parameters()]
+        filter_step(search_of(clone_size=clone_size), parallel, optimizer, 2)
+        kept += [torch.equal(parameter.grad, gradient) for parameter, gradient in zip(model.parameters(), before)]
+        optimizer.step()
+    return all(kept), fingerprint(model.parameters())
+
+
+def shares_of_one():
+    """Batch norm in one dimension refuses a single image."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    return [filter_step(search_of(clone_size=15), model, optimizer, 2)]
+
+
 def own(folder):
     """A loop of one's own with DistributedDataParallel."""
     dist.init_process_group("gloo")
@@ -105,12 +151,13 @@ def own(folder):
     found["measured"] = measured(world, rank)
     found["measured wrapped"] = measured(world, rank, wrapped)
     augment = pa.Augment("rand-m9-n3")
-    augment.set_epoch(1)
     found["without ids"] = augment(IMAGES[:1].repeat(12, 1, 1, 1)).flatten(1).double().mean(1).tolist()
-    try:
-        filter_step(search_of(seed=rank), model, optimizer, world)
-    except RankError as error:
-        found["other seeds"] = str(error)
+    found["other seeds"] = refusal(search_of(seed=rank), model)
+    found["other batches"] = refusal(search_of(), model, batch_size=6 - rank)
+    found["other data"] = refusal(search_of(), model, dataset=(IMAGES[: 48 - rank], LABELS[: 48 - rank]))
+    found["shards"] = refusal(search_of(), fully_shard(network()))
+    found["another head"] = another_head(rank)
+    found["shares of one"] = [record.d0 for record in shares_of_one()]
     alone = search_of(seed=rank)
     filter_step(alone, model, optimizer, 2, ranks=Ranks())
     found["alone"] = of(alone)

@@ -1,5 +1,6 @@
 """Other people's training loops on two real ranks: one search, whose work is shared out."""
 
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -47,9 +48,26 @@ def test_steps_find_what_one_process_finds(own, how):
 
 
 def test_ranks_that_were_given_other_seeds_are_told(own):
-    message = "the particles or weights on rank 1 differ from those on rank 0 after filter step 1; ranks must make"
-    assert all(found["other seeds"].startswith(message) for found in own)
+    message = "the search on rank 1 differs from that on rank 0 before filter step 1; ranks must make the search alike"
+    for found in own:
+        assert found["other seeds"].startswith(message)
+        assert found["other batches"].startswith(message)
+        assert found["other data"].startswith(message)
+        assert found["shards"].startswith("filter steps are not for networks that ranks hold in shards (FSDP, tensor")
     assert own[0]["alone"] != own[1]["alone"], "a process may search on its own"
+
+
+def test_steps_leave_no_trace_in_the_wrapper_that_trains(own):
+    (kept, first), (also_kept, second) = (found["another head"] for found in own)
+    assert kept
+    assert also_kept
+    assert first == second
+
+
+def test_a_share_of_one_image_does_not_stop_batch_norm(own):
+    first, second = (found["shares of one"] for found in own)
+    assert first == second
+    assert all(math.isfinite(d0) for d0 in first)
 
 
 def test_images_without_ids_are_drawn_apart(own):

@@ -15,6 +15,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint  # noqa: E402
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger  # noqa: E402
 from lightning.pytorch.loggers.logger import DummyLogger  # noqa: E402
 from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy  # noqa: E402
+from lightning.pytorch.strategies.xla import XLAStrategy  # noqa: E402
 
 from particleaugment.integrations.lightning import AugmentCallback, ParticleAugmentCallback  # noqa: E402
 
@@ -227,7 +228,7 @@ def test_several_loaders_need_a_data_set(tmp_path):
     assert search.steps_taken == 2
 
 
-@pytest.mark.parametrize("strategy", [FSDPStrategy, DeepSpeedStrategy])
+@pytest.mark.parametrize("strategy", [FSDPStrategy, DeepSpeedStrategy, XLAStrategy])
 def test_of_strategies_for_several_processes_ddp_alone_is_taken(strategy):
     sharded = SimpleNamespace(world_size=2, strategy=strategy.__new__(strategy))
     message = f"takes filter steps under strategy='ddp' only, got {strategy.__name__}; use that, or train with"

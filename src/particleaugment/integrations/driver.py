@@ -58,7 +58,7 @@ class SearchDriver:
         last, record = epoch - 1, None
         if self.search.settings.holds_out and last == self.stepped_after == 0:
             self.search.check_held_out(self.search.samples_of(self._dataset_of(loader)).labels)
-        if self.step_is_due(epoch):
+        if last > self.stepped_after and self.search.due(last):
             self.search.set_epoch(last)
             record = self.search.step(
                 model=model,
@@ -75,10 +75,6 @@ class SearchDriver:
             self.stepped_after = last
         self.search.set_epoch(epoch)
         return record
-
-    def step_is_due(self, epoch: int) -> bool:
-        """Whether :meth:`begin_epoch` is to take a filter step first."""
-        return epoch - 1 > self.stepped_after and self.search.due(epoch - 1)
 
     def _dataset_of(self, loader: Any) -> Any:
         dataset = getattr(loader, "dataset", None) if self.dataset is None else self.dataset
@@ -105,4 +101,6 @@ def unchanged(images: Tensor) -> Tensor:
 
 def _batch_size_of(loader: Any) -> int:
     sampler = getattr(loader, "batch_sampler", None)  # Accelerate's loaders have no batch size but their sampler's
-    return getattr(loader, "batch_size", None) or getattr(sampler, "batch_size", None) or 128
+    size = getattr(loader, "batch_size", None) or getattr(sampler, "batch_size", None) or 128
+    split = getattr(sampler, "split_batches", False) or getattr(loader, "split_batches", False)
+    return max(1, size // getattr(sampler, "num_processes", 1)) if split else size

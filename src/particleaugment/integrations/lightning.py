@@ -17,6 +17,7 @@ require("lightning", "lightning")
 
 from lightning.pytorch import Callback, LightningModule, Trainer  # noqa: E402
 from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy  # noqa: E402
+from lightning.pytorch.strategies.xla import XLAStrategy  # noqa: E402
 
 __all__ = ["AugmentCallback", "ParticleAugmentCallback"]
 
@@ -119,7 +120,7 @@ class ParticleAugmentCallback(AugmentCallback):
         if stage != "fit":
             return
         strategy = trainer.strategy
-        ddp = isinstance(strategy, DDPStrategy) and not isinstance(strategy, DeepSpeedStrategy)
+        ddp = isinstance(strategy, DDPStrategy) and not isinstance(strategy, (DeepSpeedStrategy, XLAStrategy))
         if trainer.world_size > 1 and not ddp:
             raise ValueError(
                 "with several processes the callback takes filter steps under strategy='ddp' only, got "
@@ -136,11 +137,9 @@ class ParticleAugmentCallback(AugmentCallback):
         """Take the filter step that is due, and set the epoch."""
         if len(trainer.optimizers) != 1:
             raise ValueError(f"the callback needs one optimizer, got {len(trainer.optimizers)}")
-        model = trainer.strategy.model
-        assert model is not None  # the module itself, or DistributedDataParallel around it
         record = self._driver.begin_epoch(
             trainer.current_epoch + 1,
-            model=model,
+            model=pl_module,
             optimizer=trainer.optimizers[0],
             loader=trainer.train_dataloader,
             autocast=trainer.precision_plugin.forward_context,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from particleaugment.augment import Augment
 from particleaugment.integrations import require
@@ -120,11 +121,15 @@ class ParticleAugmentCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Continue from the checkpoint that the Trainer resumes from."""
-        if getattr(args, "fsdp", None) or args.deepspeed:
+        # accelerate launch tells of them by the environment alone.
+        launched = os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
+        if launched or getattr(args, "fsdp", None) or args.deepspeed or getattr(args, "deepspeed_plugin", None):
             raise ValueError(
                 "the callback takes filter steps on one process or under DistributedDataParallel, not with FSDP or "
                 "DeepSpeed; leave those out, or train with the schedule of an earlier search and EpochCallback"
             )
+        if args.world_size > 1:
+            self.search.augmentation.part_from_other_ranks()
         if state.global_step > 0 and not self._loaded:
             path = Path(args.output_dir) / f"checkpoint-{state.global_step}" / _FILE
             self._driver.load_state_dict(Ranks.together(args.device).on_first(lambda: _read(path)))
@@ -132,15 +137,10 @@ class ParticleAugmentCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         """Take the filter step that is due, and set the epoch."""
-        model, optimizer, loader = parts["model"], parts["optimizer"], parts["train_dataloader"]
-        epoch, clone = _epoch_of(state), self.search.settings.measure == "clone"
-        if args.world_size > 1 and clone and self._driver.step_is_due(epoch):
-            # The Trainer does not show callbacks the wrapper that it has made itself.
-            unused = args.ddp_find_unused_parameters is not False
-            model = nn.parallel.DistributedDataParallel(model, find_unused_parameters=unused)
+        optimizer, loader = parts["optimizer"], parts["train_dataloader"]
         record = self._driver.begin_epoch(
-            epoch,
-            model=model,
+            _epoch_of(state),
+            model=parts["model"],
             optimizer=optimizer,
             loader=loader,
             scaler=getattr(optimizer, "scaler", None),
