@@ -146,3 +146,38 @@ def test_images_of_several_sizes():
     samples = Samples([(PICTURES[0], 0), (PICTURES[1].resize((9, 9)), 1)])
     with pytest.raises(ValueError, match=r"must have one size, got \(3, 6, 4\) and \(3, 9, 9\); crop or resize"):
         samples.gather(torch.tensor([0, 1]))
+
+
+class Files(Dataset):
+    """A data set that counts how often it is read, and cannot tell its targets without."""
+
+    def __init__(self, labels):
+        self.numbers, self.reads = labels.tolist(), 0
+
+    def __len__(self):
+        return len(self.numbers)
+
+    def __getitem__(self, index):
+        self.reads += 1
+        return torch.full((3, 4, 4), index, dtype=torch.uint8), self.numbers[index]
+
+
+def test_labels_that_a_search_was_told_are_not_read_again():
+    labels = torch.arange(40) % 4
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 4))
+    given = {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "batch_size": 8}
+    given |= {"loss": torch.nn.CrossEntropyLoss(reduction="none"), "preprocess": lambda images: images / 255}
+
+    def step(dataset):
+        search = pa.ParticleAugment.improved(3, measure_size=8)
+        search.training_ids(labels)
+        search.set_epoch(1)
+        search.step(dataset=dataset, **given)
+
+    files = Files(labels)
+    step(files)
+    assert files.reads == 8 + 8, "held-out samples, and as many that were trained on"
+    with pytest.raises(ValueError, match=r"sample \d+ of the data set has another class than training_ids was told"):
+        step(Files(labels.flip(0)))
+    with pytest.raises(ValueError, match="a data set of 39 samples, whose labels are not the 40"):
+        step(Files(labels[1:]))

@@ -91,6 +91,7 @@ class Samples:
 
     def __init__(self, dataset: Any):
         self.dataset = dataset
+        self._told = False
         if isinstance(dataset, IndexedDataset):
             dataset = dataset.samples.dataset
         self._items = dataset
@@ -122,7 +123,22 @@ class Samples:
             images, targets = self.tensors
             return images[indices.to(images.device)], targets[indices.to(targets.device)]
         items = [self[i] for i in indices.tolist()]
-        return stacked([image for image, _ in items]), torch.stack([_as_target(target) for _, target in items])
+        targets = torch.stack([_as_target(target) for _, target in items])
+        if self._told and not torch.equal(_classes(targets), self.labels[indices.cpu()]):
+            wrong = indices.cpu()[_classes(targets) != self.labels[indices.cpu()]]
+            raise ValueError(
+                f"sample {int(wrong[0])} of the data set has another class than training_ids was told; pass the whole "
+                "data set, held-out samples included, in the same order"
+            )
+        return stacked([image for image, _ in items]), targets
+
+    def tell(self, labels: Tensor) -> None:
+        """Take classes that are known, unless the data set knows them, which would else be read through for them.
+
+        Samples that are read later are compared with them.
+        """
+        if self.tensors is None and len(labels) == len(self) and known_targets(self._items) is None:
+            self.labels, self._told = labels, True
 
     @cached_property
     def labels(self) -> Tensor:
@@ -130,7 +146,7 @@ class Samples:
         targets = self.tensors[1] if self.tensors is not None else known_targets(self._items)
         if targets is None:
             targets = torch.stack([_as_target(self[i][1]) for i in range(len(self))])
-        return (targets.argmax(1) if targets.dim() == 2 else targets).to("cpu", torch.int64)
+        return _classes(targets)
 
 
 class IndexedDataset(Dataset[tuple[Tensor, Any, int]]):
@@ -184,6 +200,10 @@ def known_targets(dataset: Any) -> Tensor | None:
         return dataset.tensors[1] if len(dataset.tensors) > 1 else None
     known = getattr(dataset, "targets", getattr(dataset, "labels", None))
     return None if known is None else torch.stack([_as_target(target) for target in known])
+
+
+def _classes(targets: Tensor) -> Tensor:
+    return (targets.argmax(1) if targets.dim() == 2 else targets).to("cpu", torch.int64)
 
 
 def _as_target(target: Any) -> Tensor:

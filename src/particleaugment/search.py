@@ -345,6 +345,8 @@ class ParticleAugment:
             return dataset
         if self._samples is None or self._samples.dataset is not dataset:
             self._samples = Samples(dataset)
+            if self._split is not None:
+                self._samples.tell(self._split[0])
         return self._samples
 
     def _split_of(self, labels: Tensor) -> tuple[Tensor, Tensor] | None:
