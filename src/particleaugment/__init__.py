@@ -21,6 +21,7 @@ from particleaugment.policies import load as load_policy
 from particleaugment.program import Program
 from particleaugment.samples import IndexedDataset
 from particleaugment.search import FilterSettings, ParticleAugment
+from particleaugment.trained import TrainedModel, load_model
 from particleaugment.transforms import ColorJitter, HorizontalFlip, Normalize, PadCrop, RandomErasing
 
 __version__ = "0.1.0"
@@ -45,10 +46,12 @@ __all__ = [
     "RandomErasing",
     "Schedule",
     "SubPolicies",
+    "TrainedModel",
     "TrivialAugment",
     "__version__",
     "apply",
     "filter",
+    "load_model",
     "load_policy",
     "ops",
     "parse",

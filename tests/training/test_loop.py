@@ -137,7 +137,10 @@ def test_weights_do_not_depend_on_the_process_and_can_be_read(tiny, no_report, t
     for name, value in from_safetensors(first).items():
         assert torch.equal(value, weights[name])
     with safe_open(session.run.model, "pt") as file:
-        assert file.metadata() == {"format": "pt", "model": "wrn-10-1", "data": "digits", "seed": "0"}
+        metadata = file.metadata()
+    own = {"format": "pt", "model": "wrn-10-1", "data": "digits", "seed": "0", "size": "32", "margin": "1.0"}
+    assert metadata.items() >= own.items()
+    assert json.loads(metadata["classes"]) == [str(digit) for digit in range(10)]
 
 
 def test_identical_configurations_give_identical_files(tiny, no_report, tmp_path):

@@ -38,7 +38,7 @@ from particleaugment.training.graph import GraphTrainee
 from particleaugment.training.run import RunError, RunFolder
 from particleaugment.training.stop import Stop
 from particleaugment.training.stream import StreamTrainee
-from particleaugment.training.weights import weights_file
+from particleaugment.training.weights import weights_file, weights_metadata
 
 __all__ = ["Position", "Session", "learning_rate"]
 
@@ -216,8 +216,7 @@ class Session:
 
         write_report(self.run)
         weights = {name: tensor.contiguous() for name, tensor in self.model.state_dict().items()}
-        metadata = {"format": "pt", "model": self.config.model, "data": self.config.data, "seed": str(self.config.seed)}
-        write_atomically(self.run.model, weights_file(weights, metadata))
+        write_atomically(self.run.model, weights_file(weights, weights_metadata(self.config, self.data)))
         self._events.log_heat_map(self.config.epochs, self.current_policy())
         self._events.close()
 
