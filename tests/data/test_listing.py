@@ -178,3 +178,14 @@ def test_a_run_and_its_report_say_what_was_found(stream, pictures, tmp_path):
 def test_a_quiet_run_says_nothing(pictures, tmp_path):
     outcome = train(pictures, tmp_path / "run", quiet=True)
     assert (outcome.exit_code, outcome.output) == (0, "")
+
+
+def test_broken_files_are_named_before_training_and_nothing_is_left(pictures, tmp_path):
+    for name in ("Train/bee/1.png", "Valid/bee/0.png"):
+        (pictures / name).write_bytes(b"broken")
+    outcome = train(pictures, tmp_path / "run")
+    assert outcome.exit_code == 2
+    assert outcome.stderr.startswith("particleaugment: 2 of 16 images cannot be used: ")
+    assert outcome.stderr.count("\n") == 1
+    assert all(str(pictures / name) in outcome.stderr for name in ("Train/bee/1.png", "Valid/bee/0.png"))
+    assert not (tmp_path / "run").exists()
