@@ -224,6 +224,7 @@ def test_stopped_in_the_middle_of_an_epoch_and_resumed(pictures, tmp_path, no_re
     content = held.read_bytes()
     settings = [part for setting in [f"data_dir={pictures}", *TINY, "workers=2"] for part in ("--set", setting)]
     process = start("train", "imagenet-resnet50", "--preset", "paper", *settings, "--out", path)
+    assert process.stdout.readline() == ("48 training images, 12 test images (folder val), 3 classes: ant, bee, cat\n")
     line = process.stdout.readline()  # the run has been estimated, and begins
     assert "files decoded by 2 workers while training (random resized crops are cut from them)" in line
     os.killpg(process.pid, signal.SIGTERM)
@@ -254,7 +255,8 @@ def test_stopped_in_the_middle_of_an_epoch_and_resumed(pictures, tmp_path, no_re
 def test_stopped_at_once(made, tmp_path):
     settings = [part for setting in [f"data_dir={made}", *TINY, "workers=2"] for part in ("--set", setting)]
     process = start("train", "imagenet-resnet50", *settings, "--set", "epochs=1000", "--out", tmp_path / "run")
-    process.stdout.readline()
+    for _ in range(2):  # what was found; the run has been estimated, and begins
+        process.stdout.readline()
     for _ in range(2):  # the second does not wait until the run has saved
         os.killpg(process.pid, signal.SIGINT)
         time.sleep(0.005)
@@ -316,6 +318,7 @@ def test_the_report_shows_a_few_files(made, tmp_path, monkeypatch):
     finish(path, config_of(made, "epochs=1", "workers=0", "policy=trivial"))
     page = (path / "report.html").read_text()
     assert "What the network saw" in page
+    assert "48 training images, 12 test images (folder val), 3 classes: ant, bee, cat." in page
     assert len(page) < 2_000_000
 
 

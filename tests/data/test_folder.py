@@ -322,13 +322,34 @@ def test_imagenets_statistics_on_request(animals):
         load_folder(animals, 16, normalization="cifar")
 
 
-def test_the_first_unreadable_file_is_named(animals):
-    for name in ("dog/1.png", "cat/2.png", "cat/3.png"):
-        (animals / name).write_bytes(b"broken")
-    train, test = list_folder(animals)
-    first = next(n for n in names(train) + names(test) if n in ("dog/1.png", "cat/2.png", "cat/3.png"))
-    with pytest.raises(ValueError, match=f"{first} is no readable"):
+def test_a_single_unreadable_file_is_named(animals):
+    (animals / "dog" / "1.png").write_bytes(b"broken")
+    with pytest.raises(
+        ValueError, match=r"^\S*dog/1\.png is no readable JPEG, PNG or WebP image; repair it or remove it$"
+    ):
         load_folder(animals)
+
+
+def test_all_unreadable_files_of_both_parts_are_named_at_once(animals):
+    train, test = list_folder(animals)
+    broken = [train.path(0), train.path(7), test.path(0), test.path(1)]
+    for path in broken:
+        Path(path).write_bytes(b"broken")
+    with pytest.raises(ValueError, match=r"^4 of 30 images cannot be used: ") as error:
+        load_folder(animals)
+    assert all(f"{path} is no readable" in str(error.value) for path in broken)
+    assert str(error.value).endswith("; repair or remove them")
+    one_sentence(error)
+
+
+def test_of_many_unreadable_files_ten_are_named(animals):
+    for path in animals.glob("*/*.png"):
+        path.write_bytes(b"broken")
+    train, _ = list_folder(animals)
+    with pytest.raises(ValueError, match=r"^30 of 30 images cannot be used: .* and 20 more; repair") as error:
+        load_folder(animals)
+    named = [train.path(index) for index in range(len(train)) if f"{train.path(index)} is no" in str(error.value)]
+    assert named == [train.path(index) for index in range(10)]
 
 
 def test_a_folder_that_does_not_fit_is_told_before_it_is_decoded(animals):

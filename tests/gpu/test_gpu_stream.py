@@ -117,4 +117,4 @@ def test_a_compiled_step_trains(folder):
     parts.trainee.close()
     assert 0 < loss / 50 < 20
     assert parts.trainee._trusts_compiled
-    assert said == [] or "without compiling" in said[0]
+    assert said[1:] == [] or "without compiling" in said[1]

@@ -9,6 +9,7 @@ from runs import TINY, command, config_of, epoch_record, filter_record, finish, 
 
 import particleaugment as pa
 from particleaugment.report.summary import filter_health, leading_ops, phase_seconds, print_summary
+from particleaugment.training.display import Display
 from particleaugment.training.run import RunFolder
 from particleaugment.training.session import Session
 
@@ -131,3 +132,10 @@ def test_summary_numbers(tmp_path):
     assert re.search(r"not a result\)\D*90\.00 % in epoch 1", text)
     assert "2 steps, 1 skipped, 1 resampled, N_eff 2.5 of 4" in text
     assert "3.8: train 3.0, clone 0.8" in text
+
+
+def test_characters_that_the_output_lacks_do_not_stop_a_run():
+    file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    Display(console=Console(file=file)).say("2 classes: ネコ, cat")
+    file.flush()
+    assert file.buffer.getvalue() == b"2 classes: ??, cat\n"

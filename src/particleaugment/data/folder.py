@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_in
 
 from particleaugment.data.dataset import ImageData, channel_statistics
 from particleaugment.data.images import Box, CentreCrop, RandomResizedCrop, read_image
-from particleaugment.data.listing import ImageList, list_folder
+from particleaugment.data.listing import ImageList, list_folder, some_of
 from particleaugment.data.progress import progress_bar
 from particleaugment.data.split import epoch_permutation
 
@@ -188,7 +188,9 @@ def load_folder(
             f"the {count:,} images in {directory} take {needed / 2**30:.1f} GiB of memory at {size}x{size}, and "
             f"{max_bytes / 2**30:.1f} GiB are allowed; use a smaller image size, or stream the files (stream=true)"
         )
-    train, held_out = (decode_images(part, size, max_pixels=max_pixels, quiet=quiet) for part in parts)
+    problems = list[str]()
+    train, held_out = (_decode(part, size, max_pixels, quiet, problems) for part in parts)
+    _refuse(problems, count)
     mean, std = channel_statistics(train) if normalization == "data" else IMAGENET_STATISTICS
     return ImageData(
         train_images=train,
@@ -209,20 +211,45 @@ def decoded_bytes(parts: Sequence[ImageList], size: int) -> int:
 def decode_images(images: ImageList, size: int, *, max_pixels: int | None = None, quiet: bool = True) -> Tensor:
     """Decode all images of a list into one tensor, uint8 ``[N, 3, size, size]``, the centre cut out.
 
-    It works in threads: Pillow lets go of the interpreter while it decodes.
+    It works in threads: Pillow lets go of the interpreter while it decodes. Files that cannot be read are named
+    together, after all have been tried.
     """
+    problems = list[str]()
+    result = _decode(images, size, max_pixels, quiet, problems)
+    _refuse(problems, len(images))
+    return result
+
+
+def _decode(images: ImageList, size: int, max_pixels: int | None, quiet: bool, problems: list[str]) -> Tensor:
+    """Decode all images of a list; what is wrong with those that cannot be read is added to the problems, in order."""
     result = torch.empty(len(images), 3, size, size, dtype=torch.uint8)
     region = partial(CentreCrop(margin=1.0).box, size=size)
 
-    def decode(index: int) -> None:
-        read_image(images.path(index), size, region, max_pixels, out=result[index])
+    def decode(index: int) -> str:
+        try:
+            read_image(images.path(index), size, region, max_pixels, out=result[index])
+        except ValueError as error:
+            return str(error)
+        return ""
 
     workers = min(32, os.cpu_count() or 1)
     with ThreadPoolExecutor(workers) as pool, progress_bar("decoding", len(images), quiet=quiet) as update:
-        # Going through the results in order makes the first bad file the one that is named; the rest is then dropped.
-        for done, _ in enumerate(pool.map(decode, range(len(images))), start=1):
+        for done, problem in enumerate(pool.map(decode, range(len(images))), start=1):
             update(done)
+            if problem:
+                problems.append(problem)
     return result
+
+
+def _refuse(problems: Sequence[str], count: int) -> None:
+    """Name the files that cannot be read, if there are any."""
+    if len(problems) == 1:
+        raise ValueError(problems[0])
+    if problems:
+        reasons = [problem.rpartition("; ")[0] for problem in problems]  # without the advice, which comes once
+        raise ValueError(
+            f"{len(problems):,} of {count:,} images cannot be used: {some_of(reasons, most=10)}; repair or remove them"
+        )
 
 
 def folder_statistics(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,9 +14,11 @@ from torch import Tensor
 from particleaugment.data.images import EXTENSIONS
 from particleaugment.data.split import train_validation_split
 
-__all__ = ["ImageList", "list_folder"]
+__all__ = ["FolderListing", "ImageList", "find_images", "list_folder", "some_of"]
 
-TEST_FOLDERS = ("val", "validation", "test")
+TRAIN_FOLDERS = ("train", "training")
+TEST_FOLDERS = ("val", "valid", "validation", "test", "testing")
+"""Names of folders of test images, in any case; of several the first is taken."""
 
 # Fixed, so that every run is tested on the same images whatever its own seed.
 _SPLIT_SEED = 1797
@@ -89,12 +92,63 @@ class ImageList:
         return self.subset(first), self.subset(second)
 
 
+@dataclass(frozen=True, eq=False)
+class FolderListing:
+    """What was found in a folder.
+
+    Attributes:
+        train: The training images.
+        test: The test images.
+        test_folder: Name of the folder that the test images lie in; nothing where they are a part of the training
+            folder's.
+        unused: Names of the folders beside those of training and test images.
+        skipped: How many files in class folders have other endings than images have, by their ending.
+    """
+
+    train: ImageList
+    test: ImageList
+    test_folder: str
+    unused: tuple[str, ...]
+    skipped: Mapping[str, int]
+
+    def describe(self, validation: int | float = 0) -> str:
+        """Say in a line what was found.
+
+        Args:
+            validation: How many training images stand in for the test set, or which fraction; 0 keeps the test set.
+        """
+        folder = f"folder {_printable(self.test_folder)}" if self.test_folder else ""
+        where = folder or "held out, the same ones in every run"
+        parts = [len(self.train), len(self.test)]
+        if validation:
+            try:
+                parts = [len(part) for part in train_validation_split(self.train.labels, validation, seed=0)]
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"validation={validation!r} does not suit the data: {error}") from None
+            where = f"held out of the training images by validation={validation}, {folder or 'the test set'} left alone"
+        classes = self.train.classes
+        text = f"{_counted(parts[0], 'training image')}, {_counted(parts[1], 'test image')} ({where}), "
+        text += f"{len(classes):,} classes: {some_of(classes)}"
+        present = set(self.test.labels.unique().tolist())
+        missing = [name for label, name in enumerate(classes) if label not in present]
+        if missing and not validation:
+            text += f"; no test images of {some_of(missing)}"
+        if self.unused:
+            text += f"; not used: folder{'s' * (len(self.unused) > 1)} {some_of(self.unused)}"
+        if self.skipped:
+            endings = sorted(self.skipped, key=lambda ending: (-self.skipped[ending], ending))
+            counts = [f"{ending} {self.skipped[ending]:,}" for ending in endings]
+            text += f"; {_counted(sum(self.skipped.values()), 'file')} skipped ({some_of(counts)})"
+        return text
+
+
 def list_folder(directory: str | os.PathLike[str], test: int | float = 0.2) -> tuple[ImageList, ImageList]:
     """Return the training and the test images of a folder.
 
-    Either the folder holds ``train`` and one of ``val``, ``validation`` and ``test``, each with one sub-folder per
-    class; or it holds the class folders itself (or ``train`` alone does), and a fixed part of each class is set aside.
-    Hidden files and folders are passed over; images may lie deeper within a class folder.
+    Either the folder holds ``train`` (or ``training``) and one of ``val``, ``valid``, ``validation``, ``test`` and
+    ``testing``, in upper or lower case, each with one sub-folder per class; or it holds the class folders itself (or
+    ``train`` alone does), and a fixed part of each class is set aside. Hidden files and folders are passed over; images
+    may lie deeper within a class folder.
 
     Args:
         directory: The folder.
@@ -109,21 +163,64 @@ def list_folder(directory: str | os.PathLike[str], test: int | float = 0.2) -> t
     >>> train.classes, [train.name(index) for index in range(len(train))], test.labels.tolist()
     (('cat', 'dog'), ['cat/1.png', 'cat/2.JPG', 'dog/1.png'], [1])
     """
+    found = find_images(directory, test)
+    return found.train, found.test
+
+
+def find_images(directory: str | os.PathLike[str], test: int | float = 0.2) -> FolderListing:
+    """Return what :func:`list_folder` does, and what else there is to say of the folder."""
     root = Path(directory)
     if not root.is_dir():
         raise ValueError(f"there is no folder {root}; name one with a sub-folder of images per class")
-    train_folder = root / "train"
+    folders = _sub_folders(root)
     # A class may be called "train" too; but then its images lie in it, and not in sub-folders of their own.
-    if not train_folder.is_dir() or not _sub_folders(train_folder) or _holds_image(train_folder):
-        return _scan(root).split(test, _SPLIT_SEED)
-    train = _scan(train_folder)
-    for name in TEST_FOLDERS:
-        if (root / name).is_dir():
-            return train, _scan(root / name, train.classes)
-    return train.split(test, _SPLIT_SEED)
+    training = [
+        name for name in _named(folders, TRAIN_FOLDERS) if _sub_folders(root / name) and not _holds_image(root / name)
+    ]
+    if len(training) > 1:
+        raise ValueError(f"{root} holds several folders of training images, {', '.join(training)}; keep one of them")
+    skipped = Counter[str]()
+    if not training:
+        if folders and all(name.lower() in TRAIN_FOLDERS + TEST_FOLDERS for name in folders):
+            raise ValueError(
+                f"the sub-folders of {root} are named like the parts of a split, {', '.join(folders)}, but none is a "
+                "train folder with a sub-folder of images per class; make one, or name the folders after classes"
+            )
+        return FolderListing(*_scan(root, skipped).split(test, _SPLIT_SEED), "", (), skipped)
+    train = _scan(root / training[0], skipped)
+    testing = _named(folders, TEST_FOLDERS)[:1]
+    unused = tuple(name for name in folders if name not in training + testing)
+    if not testing:
+        return FolderListing(*train.split(test, _SPLIT_SEED), "", unused, skipped)
+    return FolderListing(train, _scan(root / testing[0], skipped, train.classes), testing[0], unused, skipped)
 
 
-def _scan(folder: Path, known: tuple[str, ...] | None = None) -> ImageList:
+def some_of(names: Sequence[str], most: int = 6) -> str:
+    """Return the first of some names, and how many more there are.
+
+    >>> some_of(["ant", "bee", "cat", "dog"], most=2)
+    'ant, bee and 2 more'
+    """
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(_printable(name) for name in names[:most]) + more
+
+
+def _printable(name: str) -> str:
+    """Return a name that any output takes: a file's may hold line ends, and bytes that are no text."""
+    return "".join(character if character.isprintable() else "?" for character in name)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' * (count != 1)}"
+
+
+def _named(folders: Sequence[str], wanted: Sequence[str]) -> list[str]:
+    """Return the folders with one of the wanted names, in their order; of several spellings lower case comes first."""
+    found = [name for name in folders if name.lower() in wanted]
+    return sorted(found, key=lambda name: (wanted.index(name.lower()), name != name.lower(), name))
+
+
+def _scan(folder: Path, skipped: Counter[str], known: tuple[str, ...] | None = None) -> ImageList:
     found = _sub_folders(folder)
     if not found:
         images = "images but " if _holds_image(folder) else ""
@@ -137,11 +234,12 @@ def _scan(folder: Path, known: tuple[str, ...] | None = None) -> ImageList:
     if strangers:
         raise ValueError(f"{folder} holds the class {strangers[0]!r}, which is not among the training images' classes")
     names, labels = list[str](), list[int]()
-    empty = list[str]()
+    empty, deeper = list[str](), list[set[str]]()
     for class_name in found:
-        inside = _images_in(folder, class_name)
+        inside = _images_in(folder, class_name, skipped)
         names += inside
         labels += [classes.index(class_name)] * len(inside)
+        deeper.append(_folders_of(inside))
         if not inside:
             empty.append(class_name)
     kinds = "JPEG, PNG or WebP image"
@@ -149,7 +247,20 @@ def _scan(folder: Path, known: tuple[str, ...] | None = None) -> ImageList:
         raise ValueError(f"the class folders in {folder} hold no {kinds}; check the path and the files' endings")
     if empty:
         raise ValueError(f"the class folder {folder / empty[0]} holds no {kinds}; add some or remove the folder")
+    shared = sorted(set.intersection(*deeper))
+    if known is None and len(shared) > 1:
+        raise ValueError(
+            f"the sub-folders of {folder}, {some_of(found)}, hold no images but each the folders {some_of(shared)}, "
+            "which look like the classes; name the parts of a split train and val, or put each class into one folder"
+        )
     return ImageList.of(str(folder), classes, names, labels)
+
+
+def _folders_of(names: Sequence[str]) -> set[str]:
+    """Return the folders that a class's images lie in, if all of them lie deeper than in the class's own."""
+    if any(name.count(os.sep) == 1 for name in names):
+        return set()
+    return {name.split(os.sep, 2)[1] for name in names}
 
 
 def _visible(entry: os.DirEntry[str]) -> bool:
@@ -170,8 +281,8 @@ def _holds_image(folder: Path) -> bool:
         return any(_is_image(entry.name) and entry.is_file() for entry in entries)
 
 
-def _images_in(folder: Path, class_name: str) -> list[str]:
-    """Return the names of a class's images, relative to the folder, sorted."""
+def _images_in(folder: Path, class_name: str, skipped: Counter[str]) -> list[str]:
+    """Return the names of a class's images, relative to the folder, sorted; count the other files by their ending."""
     names, seen = list[str](), set[str]()
     for base, folders, files in os.walk(folder / class_name, followlinks=True, onerror=_raise):
         seen.add(os.path.realpath(base))
@@ -182,7 +293,11 @@ def _images_in(folder: Path, class_name: str) -> list[str]:
             if not name.startswith(".") and os.path.realpath(os.path.join(base, name)) not in seen
         ]
         place = os.path.relpath(base, folder)
-        names += [os.path.join(place, name) for name in files if _is_image(name)]
+        images = [name for name in files if _is_image(name)]
+        names += [os.path.join(place, name) for name in images]
+        if len(images) < len(files):
+            others = [name for name in files if not name.startswith(".") and not _is_image(name)]
+            skipped.update(os.path.splitext(name)[1].lower() or "no ending" for name in others)
     return sorted(names)
 
 

@@ -15,7 +15,7 @@ from particleaugment.data.folder import (
     folder_statistics,
 )
 from particleaugment.data.images import CentreCrop, RandomResizedCrop
-from particleaugment.data.listing import ImageList, list_folder
+from particleaugment.data.listing import FolderListing, ImageList, list_folder
 
 __all__ = ["FolderData", "example_images", "open_folder"]
 
@@ -63,6 +63,7 @@ def open_folder(
     crop_scale: float = 0.0,
     normalization: str = "data",
     quiet: bool = False,
+    found: FolderListing | None = None,
 ) -> FolderData:
     """Open a folder of images for streaming; without random parts the pixels are those of :func:`load_folder`.
 
@@ -76,8 +77,9 @@ def open_folder(
         normalization: ``data`` for mean and standard deviation of a sample of training images, ``imagenet`` for
             ImageNet's.
         quiet: Show no progress bar.
+        found: What the folder holds, if that is known already.
     """
-    train, test = list_folder(directory)
+    train, test = (found.train, found.test) if found is not None else list_folder(directory)
     mean, std = IMAGENET_STATISTICS if normalization == "imagenet" else folder_statistics(train, size, quiet=quiet)
     if validation:
         train, test = train.split(validation, seed=0)

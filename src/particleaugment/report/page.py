@@ -11,6 +11,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from particleaugment.data.listing import FolderListing, find_images
 from particleaugment.policies import ParticlePolicy, Policy, Schedule, load
 from particleaugment.report import plots
 from particleaugment.report.gallery import draw_grid, policy_rows
@@ -67,9 +68,10 @@ def write_report(run: RunFolder) -> Path:
 
 def render(run: RunHistory) -> str:
     """Return the page of a run."""
-    judge = run.config.measured_on
+    judge, found = run.config.measured_on, _found(run.config)
     parts = [
         _cards(run),
+        _data(run, found),
         alarm_box(alarms(run)),
         "<h2>Training</h2>",
         figure(plots.curves(run), f"Loss (training under augmentation, {judge} on plain images) and {judge} accuracy."),
@@ -78,7 +80,7 @@ def render(run: RunHistory) -> str:
         parts += _policy_story(run)
     if run.searched:
         parts += _filter_story(run)
-    parts += _pictures(run)
+    parts += _pictures(run, found)
     parts += _times(run)
     parts += _config(run)
     return self_contained(f"{run.config.recipe}, seed {run.config.seed}", _subtitle(run), parts)
@@ -145,6 +147,25 @@ def _cards(run: RunHistory) -> str:
     return f'<div class="cards">{boxes}</div>'
 
 
+def _found(config: Config) -> FolderListing | None:
+    """Return what a run's folder of images holds now, if it has one that is still there."""
+    name, _, directory = config.data.partition(":")
+    try:
+        return find_images(directory or config.data_dir) if name == "folder" else None
+    except (OSError, ValueError):
+        return None
+
+
+def _data(run: RunHistory, found: FolderListing | None) -> str:
+    if found is None:
+        return ""
+    try:
+        description = found.describe(run.config.validation)
+    except ValueError:  # the folder has changed since
+        return ""
+    return f"<p>The folder of images, when this page was written: {escape(description)}.</p>"
+
+
 def _policy_story(run: RunHistory) -> list[str]:
     leading = ", ".join(f"{name} ({100 * share:.0f} %)" for name, share in leading_ops(run.policy))
     return [
@@ -186,9 +207,9 @@ def _skips(run: RunHistory) -> str:
     return f"<details><summary>{len(skipped)} skipped updates and why</summary><table>{rows}</table></details>"
 
 
-def _pictures(run: RunHistory) -> list[str]:
+def _pictures(run: RunHistory, found: FolderListing | None) -> list[str]:
     try:
-        images = _examples(run.config)
+        images = _examples(run.config, found)
     except (OSError, ValueError):
         return []
     moments = _moments(run)
@@ -204,14 +225,13 @@ def _pictures(run: RunHistory) -> list[str]:
     ]
 
 
-def _examples(config: Config, count: int = 12) -> Tensor:
-    from particleaugment.data import list_folder, load_data
+def _examples(config: Config, found: FolderListing | None, count: int = 12) -> Tensor:
+    from particleaugment.data import load_data
     from particleaugment.data.streamed import example_images
 
-    name, _, directory = config.data.partition(":")
-    if name == "folder":  # which may be large: a few files are enough
+    if found is not None:  # which may be large: a few files are enough
         size = min(config.image_size or _LARGEST_EXAMPLE, _LARGEST_EXAMPLE)
-        return example_images(list_folder(directory or config.data_dir)[0], size, count)
+        return example_images(found.train, size, count)
     return load_data(config.data, config.data_dir or None, quiet=True).train_images[:count]
 
 

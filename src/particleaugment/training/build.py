@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from particleaugment.augment import Augment
-from particleaugment.data import FOLDER_SIZE, ImageData, ImageList, list_folder, load_data
+from particleaugment.data import FOLDER_SIZE, ImageData, ImageList, load_data
 from particleaugment.data.folder import IMAGENET_STATISTICS, MEMORY_LIMIT, decoded_bytes
+from particleaugment.data.listing import FolderListing, find_images
 from particleaugment.data.reader import default_workers
 from particleaugment.data.streamed import FolderData, example_images, open_folder
 from particleaugment.executors import choose_executor
@@ -97,11 +98,14 @@ def build(
 ) -> Parts:
     """Build the parts of a run whose policy draws from ``ops``; on several ranks, at the same time on all of them."""
     config = resolve(config)
-    why_streamed = ranks.everywhere(lambda: _checked_request(config, ranks))
+    found, description = ranks.everywhere(lambda: _checked_request(config, ranks))
+    if description:
+        say(description)
+    why_streamed = _why_streamed(config, found)
     device = torch.device(config.device)
     executor = choose_executor("auto", device, ops)
     if why_streamed:
-        files = ranks.everywhere(lambda: _open_folder(config, quiet))
+        files = ranks.everywhere(lambda: _open_folder(config, quiet, found))
         return _streamed(config, files, why_streamed, say, executor, ranks)
     data, model, resident = ranks.everywhere(lambda: _data_and_model(config, quiet, ranks))
     optimizer = _optimizer(config, model)
@@ -125,8 +129,8 @@ def build(
     return Parts(data, samples, examples, model, optimizer, trainee, evaluate, chosen)
 
 
-def _checked_request(config: Config, ranks: Ranks) -> str:
-    """Refuse what cannot be; return why files are decoded while the network trains, or nothing if they are not."""
+def _checked_request(config: Config, ranks: Ranks) -> tuple[FolderListing | None, str]:
+    """Refuse what cannot be; return what a folder of images holds, where one is named, and a line that says it."""
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device=cuda was asked for, but torch sees no CUDA device here; set device=cpu")
     if config.batch_size < ranks.world:
@@ -134,7 +138,10 @@ def _checked_request(config: Config, ranks: Ranks) -> str:
             f"batch_size is the batch of all ranks together: {config.batch_size} leaves some of {ranks.world} ranks "
             "without an image; set a larger one or start fewer ranks"
         )
-    return _why_streamed(config)
+    if not _is_folder(config) or not _folder(config):
+        return None, ""
+    found = find_images(_folder(config))
+    return found, found.describe(config.validation)
 
 
 def _data_and_model(config: Config, quiet: bool, ranks: Ranks) -> tuple[ImageData, nn.Module, bool]:
@@ -177,6 +184,10 @@ def _together(ranks: Ranks) -> str:
     return f", DistributedDataParallel on {ranks.world} ranks" if ranks.world > 1 else ""
 
 
+def _is_folder(config: Config) -> bool:
+    return config.data.partition(":")[0] == "folder"
+
+
 def _folder(config: Config) -> str:
     """Return where a folder of images lies, or nothing where none is named."""
     return config.data.partition(":")[2] or config.data_dir
@@ -186,22 +197,22 @@ def _image_size(config: Config) -> int:
     return config.image_size or FOLDER_SIZE
 
 
-def _why_streamed(config: Config) -> str:
+def _why_streamed(config: Config, found: FolderListing | None) -> str:
     """Return why files are decoded while the network trains, or nothing where images are held in memory."""
-    if config.data.partition(":")[0] != "folder" or config.stream == "false":
+    if not _is_folder(config) or config.stream == "false":
         return ""
     if config.crop_scale:
         return "random resized crops are cut from them"
     if config.stream == "true":
         return "stream=true was asked for"
-    if not _folder(config):
+    if found is None:
         return ""
-    needed = decoded_bytes(list_folder(_folder(config)), _image_size(config))
+    needed = decoded_bytes((found.train, found.test), _image_size(config))
     sizes = f"{needed / 2**30:.1f} GiB decoded are more than the {MEMORY_LIMIT / 2**30:.0f} GiB held in memory"
     return sizes if needed > MEMORY_LIMIT else ""
 
 
-def _open_folder(config: Config, quiet: bool) -> FolderData:
+def _open_folder(config: Config, quiet: bool, found: FolderListing | None) -> FolderData:
     if not _folder(config):
         raise ConfigError(
             "the data set 'folder' needs a directory with one sub-folder of images per class: set data_dir"
@@ -214,6 +225,7 @@ def _open_folder(config: Config, quiet: bool) -> FolderData:
         crop_scale=config.crop_scale,
         normalization=config.normalization,
         quiet=quiet,
+        found=found,
     )
 
 

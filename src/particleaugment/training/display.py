@@ -65,6 +65,7 @@ class Display:
             self.console.print(f"epoch {number}/{epochs}  {note}")
 
     def say(self, message: str) -> None:
-        """Print a sentence."""
+        """Print a sentence; characters that the output cannot show become question marks."""
         if not self.quiet:
-            self.console.print(message)
+            encoding = self.console.encoding
+            self.console.print(message.encode(encoding, "replace").decode(encoding))
