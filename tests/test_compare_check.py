@@ -13,6 +13,7 @@ from particleaugment.cli import app
 from particleaugment.compare import check
 from particleaugment.compare.arms import parse_arms
 from particleaugment.compare.check import check_data
+from particleaugment.compare.command import compare
 from particleaugment.compare.comparison import ComparisonFolder
 from particleaugment.recipes import get_recipe
 from particleaugment.training.build import build, resolve
@@ -168,3 +169,9 @@ def test_folders_that_are_free(tmp_path):
         ComparisonFolder(tmp_path).refuse_strangers()
     (tmp_path / "compare.json").touch()
     ComparisonFolder(tmp_path).refuse_strangers()
+
+
+def test_without_arms_the_filter_is_the_one_that_train_uses():
+    *_, arm = parse_arms(compare.__defaults__[0])
+    assert arm.config(get_recipe("digits", "paper"), seed=0) == resolve(get_recipe("digits"))
+    assert compare.__defaults__[1] == "0-2"

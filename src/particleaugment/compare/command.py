@@ -26,10 +26,12 @@ def compare(
     arms: Annotated[
         str,
         typer.Option(
-            metavar="ARM,ARM", help="Arms, separated by commas; also schedule:FILE and name:key=value,key=value."
+            metavar="ARM,ARM",
+            help="Arms, separated by commas; list shows them. improved is the filter that train uses, particles the "
+            "paper's to the letter. Also schedule:FILE and name:key=value,key=value.",
         ),
-    ] = "none,trivialaugment,particles",
-    seeds: Annotated[str, typer.Option("--seeds", metavar="SEEDS", help="Seeds, as 0-11 or 0,3,7.")] = "0",
+    ] = "none,trivialaugment,improved",
+    seeds: Annotated[str, typer.Option("--seeds", metavar="SEEDS", help="Seeds, as 0-11 or 0,3,7.")] = "0-2",
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="runs/compare-RECIPE if not given.")] = None,
     assignments: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of all arms; repeatable.")
