@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument("--arms", default="", help="further arms")
     parser.add_argument("--out", type=Path, default=Path("runs/severity"))
     options = parser.parse_args()
-    known = arms(options.out.absolute() / "policies")
+    known = arms(options.out.absolute().with_name(f"{options.out.name}-policies"))
     names = [known[name] for name in options.only.split(",") if name] if options.only else list(known.values())
     names += [options.arms] if options.arms else []
     command = (

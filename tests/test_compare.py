@@ -4,6 +4,7 @@ import io
 import json
 import re
 import shutil
+from dataclasses import replace
 
 import pytest
 from pages import check_self_contained, check_well_formed, outline
@@ -14,6 +15,7 @@ from particleaugment.cli import app
 from particleaugment.compare.arms import parse_arms, parse_seeds
 from particleaugment.compare.comparison import Comparison, ComparisonFolder
 from particleaugment.compare.page import render
+from particleaugment.compare.records import RunRecord
 from particleaugment.compare.summary import arm_summaries, differences, print_comparison, remarks
 from particleaugment.recipes import get_recipe
 from particleaugment.training.build import resolve
@@ -146,6 +148,30 @@ def test_unpaired_and_unfinished_runs_are_named(tmp_path):
         assert "mine, seed 0: epoch 2 of 4; it is left out." in text
         assert "minus none: 1 run without a partner of the same seed is left out; 2 pairs remain." in text
     assert "5 of 9 runs finished" in render(comparison)
+
+
+def test_a_failed_run_is_told_once_with_its_log(tmp_path, monkeypatch):
+    folder, problem = ComparisonFolder(tmp_path / "c"), "the loss is nan in epoch 1"
+
+    def fail(folder, plan, todo, *others):
+        folder.log_path(todo[1]).parent.mkdir()
+        folder.log_path(todo[1]).write_text(problem)
+        return plan.with_runs([replace(run, problem=problem) for run in todo])
+
+    monkeypatch.setattr("particleaugment.compare.execute.execute", fail)
+    arguments = ["digits", "--arms", "none", "--seeds", "0-1", "--out", folder.path]
+    log = folder.log_path(RunRecord(arm="none", seed=1, epochs=1))
+    with_log = f"none, seed 1: failed: {problem}; it is left out, and its log is {log}."
+    outcome = command(*arguments)
+    assert (outcome.exit_code, outcome.stderr) == (1, "")
+    told = [line for line in outcome.stdout.splitlines() if problem in line]
+    assert told == [f"none, seed 0: failed: {problem}; it is left out.", with_log]
+    assert "left out" in render(folder.read())
+    assert str(tmp_path) not in render(folder.read())
+    shutil.rmtree(folder.path)
+    outcome = command(*arguments, "--quiet")
+    assert (outcome.exit_code, outcome.stdout) == (1, ""), "quiet keeps errors alone"
+    assert outcome.stderr.splitlines() == [f"particleaugment: {line}" for line in told]
 
 
 def test_nothing_finished_yet(tmp_path):

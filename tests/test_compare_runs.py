@@ -11,8 +11,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from particleaugment.compare.arms import ARMS
+from particleaugment.compare.arms import ARMS, parse_arms
 from particleaugment.compare.comparison import ComparisonFolder
+from particleaugment.compare.execute import execute
 from particleaugment.compare.progress import ComparisonProgress
 from particleaugment.compare.records import RunRecord
 from particleaugment.compare.runner import Child, run_children
@@ -60,7 +61,7 @@ def test_killed_extended_stopped_and_continued(tmp_path):
     folder = ComparisonFolder(tmp_path / "c")
     runs = {arm: folder.path / "runs" / f"{arm}-0" for arm in ("particles", "none")}
 
-    process = compare(folder.path, "--arms", "particles")
+    process = compare(folder.path, "--arms", "particles", "--seeds", "0")
     wait_until((runs["particles"] / "metrics.jsonl").exists)
     process.kill()
     process.communicate()
@@ -69,7 +70,7 @@ def test_killed_extended_stopped_and_continued(tmp_path):
     assert not RunFolder.open(runs["particles"]).finished
     assert [(run.arm, run.finished) for run in folder.read().runs] == [("particles", False)]
 
-    both = ["--arms", "particles,none", "--jobs", "2"]
+    both = ["--arms", "particles,none", "--seeds", "0", "--jobs", "2"]
     process = compare(folder.path, *both)
     lines = [process.stdout.readline() for _ in range(3)]
     assert lines[0] == "2 of 2 runs to do, 2 at a time\n"
@@ -104,22 +105,31 @@ def test_killed_extended_stopped_and_continued(tmp_path):
 
 def test_a_failing_arm_is_reported_and_the_others_go_on(tmp_path):
     folder = ComparisonFolder(tmp_path / "c")
-    process = compare(
-        folder.path,
-        "--arms",
-        "large:preset=paper,clone_size=4000,none",
-        "--jobs",
-        "2",
-        settings=["epochs=1", "batch_size=256"],
-    )
-    code, output, errors = end(process)
+    arguments = ["--arms", "steep:policy=none,learning_rate=1e30,none", "--seeds", "0", "--jobs", "2"]
+    settings = ["epochs=1", "batch_size=256"]
+    code, output, errors = end(compare(folder.path, *arguments, settings=settings))
     assert (code, errors) == (1, "")
-    large, none = folder.read().runs
+    steep, none = folder.read().runs
     assert none.finished
-    assert "the search does not suit the data: clone_size and measure_size do not suit" in large.problem
-    assert f"large, seed 0: failed: {large.problem}" in output
-    assert large.problem in folder.log_path(large).read_text()
-    assert not folder.run_path(large).exists(), "a request that was not valid leaves nothing behind"
+    assert "try a lower learning_rate" in steep.problem
+    log = folder.log_path(steep)
+    assert steep.problem in log.read_text()
+    assert "steep, seed 0: failed, exit code 1" in output
+    assert output.count(steep.problem) == 1
+    assert f"steep, seed 0: failed: {steep.problem}; it is left out, and its log is {log}.\n" in output
+
+
+def test_a_request_that_was_refused_leaves_no_run_behind(tmp_path):
+    """Data may go, or be damaged, after they were checked."""
+    folder = ComparisonFolder(tmp_path / "c")
+    base = resolve(override(get_recipe("folder", "paper"), [f"data_dir={tmp_path}/gone"]))
+    plan = folder.plan(base, parse_arms("none"), (0,))
+    folder.path.mkdir()
+    with Stop() as stop:
+        plan = execute(folder, plan, plan.runs, 1, stop, Console(quiet=True))
+    (record,) = plan.runs
+    assert record.problem.startswith(f"there is no folder {tmp_path}/gone")
+    assert not folder.run_path(record).exists()
 
 
 @pytest.fixture

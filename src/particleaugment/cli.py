@@ -236,7 +236,7 @@ def bench(
 def list_all() -> None:
     """List recipes, policies, arms and models, one line each."""
     from particleaugment.compare.arms import ARMS
-    from particleaugment.models import MODELS
+    from particleaugment.models import MODELS, PATTERNS
     from particleaugment.policies.parse import SHORT_STRINGS
     from particleaugment.recipes import RECIPES
 
@@ -251,6 +251,7 @@ def list_all() -> None:
         print(f"  {name:<20} {arm.meaning}")
     print("Models (--set model=NAME)")
     print(f"  {', '.join(MODELS)}")
+    print(f"  other depths and widths: {', '.join(PATTERNS)}")
 
 
 @app.command()

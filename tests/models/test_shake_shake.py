@@ -8,7 +8,7 @@ from scipy import stats
 from torch import nn
 from torch.nn import functional as F
 
-from particleaugment.models import MODELS, ShakeShake, build_model, keyed_normal_
+from particleaugment.models import ShakeShake, build_model, keyed_normal_
 from particleaugment.models.shake_shake import _mixing_coefficients, mix, mixing_coefficients
 from particleaugment.random import Stream, uniform
 from particleaugment.snapshot import Snapshot
@@ -381,30 +381,3 @@ def test_a_captured_graph_replays_the_same_sequence():
         torch.testing.assert_close(logits, plain(images))
         assert model.mixing_key.tolist() == [0, step] == plain.mixing_key.tolist()
     assert torch.stack(mixed).unique().numel() == 4 * 3 * 2 * 4
-
-
-# The registry.
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_every_listed_model_can_be_built(name):
-    with torch.device("meta"):
-        model = build_model(name, num_classes=7, seed=0)
-    assert model.head.out_features == 7
-
-
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [
-        ("wrn28-10", "did you mean wrn-28-10"),
-        ("ShakeShake-26-2x96d", "did you mean shake-shake-26-2x96d"),
-        ("shake-shake-26-2x96", "did you mean shake-shake-26-2x96d"),
-        ("resnet50", "did you mean resnet-50"),
-        ("vit", "the models are named like wrn-28-2, wrn-28-10, shake-shake"),
-        ("resnet-34", "depth must be 18 or 50, got 34"),
-        ("shake-shake-25-2x32d", r"depth must be 6n \+ 2"),
-    ],
-)
-def test_an_unknown_model_is_named_with_its_nearest(name, hint):
-    with pytest.raises(ValueError, match=hint):
-        build_model(name, num_classes=10, seed=0)

@@ -72,7 +72,7 @@ ARMS: Mapping[str, Arm] = MappingProxyType(
                 (*_LITERAL, "shuffle_scores=true"),
                 "control: the paper's filter with the scores permuted among the particles",
             ),
-            Arm("improved", _IMPROVED, "the improved filter"),
+            Arm("improved", _IMPROVED, "the improved filter, which train uses"),
             Arm(
                 "improved-frozen",
                 (*_IMPROVED, "measure=none"),

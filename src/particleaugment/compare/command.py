@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import sys
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -24,10 +26,12 @@ def compare(
     arms: Annotated[
         str,
         typer.Option(
-            metavar="ARM,ARM", help="Arms, separated by commas; also schedule:FILE and name:key=value,key=value."
+            metavar="ARM,ARM",
+            help="Arms, separated by commas; list shows them. improved is the filter that train uses, particles the "
+            "paper's to the letter. Also schedule:FILE and name:key=value,key=value.",
         ),
-    ] = "none,trivialaugment,particles",
-    seeds: Annotated[str, typer.Option("--seeds", metavar="SEEDS", help="Seeds, as 0-11 or 0,3,7.")] = "0",
+    ] = "none,trivialaugment,improved",
+    seeds: Annotated[str, typer.Option("--seeds", metavar="SEEDS", help="Seeds, as 0-11 or 0,3,7.")] = "0-2",
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="runs/compare-RECIPE if not given.")] = None,
     assignments: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of all arms; repeatable.")
@@ -51,6 +55,7 @@ def compare(
         return
 
     from particleaugment.compare.arms import parse_arms, parse_seeds
+    from particleaugment.compare.check import check_data
     from particleaugment.compare.comparison import ComparisonFolder
     from particleaugment.training.run import locked_folder
 
@@ -58,14 +63,24 @@ def compare(
     _check_arms(wanted, base)
     folder = ComparisonFolder(out or Path("runs") / f"compare-{recipe}")
     command = _command_text(recipe, arms, seeds, assignments or [], jobs)
-    folder.path.mkdir(parents=True, exist_ok=True)
-    with locked_folder(folder.path):
+    folder.refuse_strangers()
+    asked = {(arm.name, seed) for arm in wanted for seed in numbers}
+    with ExitStack() as held:
+        new = not folder.file.exists()
+        if not new:
+            held.enter_context(locked_folder(folder.path))
         plan = folder.plan(base, wanted, numbers).compared_with(against)
-        code, plan = _train(
-            folder, plan, {(arm.name, seed) for arm in wanted for seed in numbers}, command, jobs, console
-        )
+        to_train = {run.arm for run in plan.unfinished if (run.arm, run.seed) in asked}
+        check_data([arm for arm in wanted if arm.name in to_train], base, quiet=quiet)
+        if new:
+            folder.path.mkdir(parents=True, exist_ok=True)
+            held.enter_context(locked_folder(folder.path))
+            plan = folder.plan(base, wanted, numbers).compared_with(against)  # another may have been faster
+        code, plan = _train(folder, plan, asked, command, jobs, console)
         folder.write(plan)
         _publish(folder, plan, console)
+    if quiet and code == 1:
+        _tell_failures(folder, plan)
     if code:
         raise typer.Exit(code)
 
@@ -141,11 +156,20 @@ def _report(path: Path, against: str | None, console: Console) -> None:
     _publish(folder, comparison, console)
 
 
+def _tell_failures(folder: ComparisonFolder, comparison: Comparison) -> None:
+    """Print to standard error what a quiet command must not keep to itself."""
+    from particleaugment.compare.summary import unfinished_remark
+
+    for run in comparison.unfinished:
+        if run.problem is not None:
+            print(f"particleaugment: {unfinished_remark(run, folder)}", file=sys.stderr)
+
+
 def _publish(folder: ComparisonFolder, comparison: Comparison, console: Console) -> None:
     from particleaugment.compare.page import render
     from particleaugment.compare.summary import print_comparison
     from particleaugment.training.checkpoint import write_atomically
 
     write_atomically(folder.page, render(comparison).encode())
-    print_comparison(comparison, console)
+    print_comparison(comparison, console, folder)
     console.print(f"page to open: {folder.page}", soft_wrap=True)

@@ -164,6 +164,17 @@ class ComparisonFolder:
         """Return where the output of a run goes."""
         return self.path / "logs" / f"{record.arm}-{record.seed}.log"
 
+    def refuse_strangers(self) -> None:
+        """Raise a ConfigError where the path is taken by something else than a comparison."""
+        if self.path.is_dir():
+            strange = not self.file.exists() and any(item.name != ".lock" for item in self.path.iterdir())
+            what = "holds files but no compare.json, so it is not the folder of a comparison"
+        else:
+            strange = self.path.exists()
+            what = "is a file, where the folder of a comparison is expected"
+        if strange:
+            raise ConfigError(f"{self.path} {what}; choose a new or an empty folder with --out")
+
     def read(self) -> Comparison | None:
         """Return the comparison that the folder holds, or None if it holds none yet."""
         if not self.file.exists():

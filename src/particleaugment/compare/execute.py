@@ -63,7 +63,7 @@ class _Execution:
         if record.finished:
             outcome = f"{record.last:.2f} %, {duration(record.total_seconds)}"
         elif failed:
-            outcome = f"failed: {problem} (exit code {code}, log {child.log})"
+            outcome = f"failed, exit code {code}"  # why, is told once, at the end
         else:
             outcome = f"stopped and saved, {record.state}"
         self.progress.ended(record, outcome)

@@ -15,7 +15,7 @@ from particleaugment.compare.records import RunRecord
 from particleaugment.compare.statistics import PairedDifference, mean, paired_difference, standard_deviation
 
 if TYPE_CHECKING:
-    from particleaugment.compare.comparison import Comparison
+    from particleaugment.compare.comparison import Comparison, ComparisonFolder
 
 __all__ = [
     "ArmSummary",
@@ -27,6 +27,7 @@ __all__ = [
     "print_comparison",
     "remarks",
     "time_remark",
+    "unfinished_remark",
 ]
 
 
@@ -138,9 +139,16 @@ def interval_text(difference: Difference) -> str:
     return f"{points.mean:+.2f} [{points.low:+.2f}, {points.high:+.2f}]"
 
 
-def remarks(comparison: Comparison) -> list[str]:
-    """Return what a reader of the figures has to know besides them, in sentences."""
-    found = [f"{run.arm}, seed {run.seed}: {run.state}; it is left out." for run in comparison.unfinished]
+def unfinished_remark(run: RunRecord, folder: ComparisonFolder | None = None) -> str:
+    """Return where a run that has no result stands, with the path of its log if it has failed and there is one."""
+    log = folder.log_path(run) if folder is not None and run.problem is not None else None
+    where = f", and its log is {log}" if log is not None and log.exists() else ""
+    return f"{run.arm}, seed {run.seed}: {run.state}; it is left out{where}."
+
+
+def remarks(comparison: Comparison, folder: ComparisonFolder | None = None) -> list[str]:
+    """Return what a reader of the figures has to know besides them, in sentences; with a folder, where logs are."""
+    found = [unfinished_remark(run, folder) for run in comparison.unfinished]
     summaries = arm_summaries(comparison.arms, comparison.runs)
     single = [summary.arm for summary in summaries if summary.runs == 1]
     if single:
@@ -168,8 +176,8 @@ def time_remark(comparison: Comparison) -> str:
     return f"Up to {most} runs shared the machine, so each took longer than it would alone; compare times with care."
 
 
-def print_comparison(comparison: Comparison, console: Console) -> None:
-    """Print the table that a comparison ends with, and what to know about it."""
+def print_comparison(comparison: Comparison, console: Console, folder: ComparisonFolder | None = None) -> None:
+    """Print the table that a comparison ends with, and what to know about it; with a folder, also where logs are."""
     base = comparison.base
     title = f"{base.recipe}, {base.epochs} epochs, accuracy on {comparison.measured_on} images"
     table = Table(title=title, title_justify="left", box=SIMPLE, show_edge=False, padding=(0, 1, 0, 0))
@@ -195,5 +203,5 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     if table.row_count:
         console.print(table)
         console.print("* chosen by that accuracy itself: not a result  ** of the time spent in training")
-    for remark in filter(None, [*remarks(comparison), time_remark(comparison)]):
+    for remark in filter(None, [*remarks(comparison, folder), time_remark(comparison)]):
         console.print(remark, soft_wrap=True)

@@ -12,6 +12,7 @@ from particleaugment.ops import nearest_name
 
 __all__ = [
     "MODELS",
+    "PATTERNS",
     "ResNet",
     "ShakeShake",
     "WideResNet",
@@ -22,6 +23,7 @@ __all__ = [
 ]
 
 MODELS: tuple[str, ...] = (
+    "wrn-10-1",
     "wrn-28-2",
     "wrn-28-10",
     "shake-shake-26-2x32d",
@@ -29,7 +31,10 @@ MODELS: tuple[str, ...] = (
     "resnet-18",
     "resnet-50",
 )
-"""Names of the best-known networks; other depths and widths follow the same pattern."""
+"""Names of the networks that recipes use, and of others that are well known."""
+
+PATTERNS: tuple[str, ...] = ("wrn-DEPTH-WIDTH", "shake-shake-DEPTH-2xWIDTHd")
+"""How networks are named whose depth and width are free."""
 
 
 def build_model(name: str, num_classes: int, seed: int) -> nn.Module:
@@ -40,6 +45,9 @@ def build_model(name: str, num_classes: int, seed: int) -> nn.Module:
     >>> build_model("wide-resnet-28-10", num_classes=10, seed=0)
     Traceback (most recent call last):
     ValueError: there is no model 'wide-resnet-28-10'; did you mean wrn-28-10?
+    >>> build_model("wrn-10-x", num_classes=10, seed=0)
+    Traceback (most recent call last):
+    ValueError: there is no model 'wrn-10-x'; write it as wrn-DEPTH-WIDTH, like wrn-10-1
     """
     if match := re.fullmatch(r"wrn-(\d{1,4})-(\d{1,4})", name):
         _check_size(name, int(match[1]), int(match[2]), widest=64)
@@ -49,8 +57,17 @@ def build_model(name: str, num_classes: int, seed: int) -> nn.Module:
         return ShakeShake(int(match[1]), int(match[2]), num_classes, seed=seed)
     if match := re.fullmatch(r"resnet-(\d{1,4})", name):
         return ResNet(int(match[1]), num_classes, seed=seed)
-    hint = nearest_name(name, MODELS) or f"; the models are named like {', '.join(MODELS)}"
+    hint = _pattern_hint(name) or nearest_name(name, MODELS) or f"; the models are named like {', '.join(MODELS)}"
     raise ValueError(f"there is no model {name[:80]!r}{hint}")
+
+
+def _pattern_hint(name: str) -> str:
+    """Return the pattern that a name begins like, or nothing: its numbers are the user's to choose, not to guess."""
+    for pattern in PATTERNS:
+        family = pattern.partition("DEPTH")[0]
+        if name.startswith(family):
+            return f"; write it as {pattern}, like {next(model for model in MODELS if model.startswith(family))}"
+    return ""
 
 
 def _check_size(name: str, depth: int, width: int, widest: int) -> None:
