@@ -61,7 +61,7 @@ def test_data_that_are_not_there(tmp_path, stream):
     several = ["--arms", "none,trivialaugment", "--seeds", "0-1", "--set", f"stream={stream}"]
     message = refused(tmp_path, "folder", *several, "--set", f"data_dir={tmp_path}/absent")
     assert message.startswith(f"there is no folder {tmp_path}/absent;")
-    assert refused(tmp_path, "folder", *several).startswith("the data set 'folder' needs a directory")
+    assert refused(tmp_path, "folder", *several).startswith("the data set 'folder' needs data_dir")
     message = refused(tmp_path, "cifar10-quick", "--set", f"data_dir={tmp_path}")
     assert message.startswith(f"{tmp_path} holds neither")
 
@@ -82,7 +82,7 @@ def test_settings_of_all_arms(tmp_path):
     [
         (
             "none,large:preset=paper,clone_size=4000,improved",
-            "arm 'large': the search does not suit the data: clone_size and measure_size do not suit: subsets of 4000 + 120 samples",
+            "arm 'large': the search does not suit the data: clone_size and measure_size do not suit: ",
         ),
         ("none,large:measure_size=4000", "arm 'large': the search does not suit the data: "),
         ("none,far:data=folder,data_dir=/no/such", "arm 'far': there is no folder /no/such;"),

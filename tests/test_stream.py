@@ -255,8 +255,8 @@ def test_stopped_in_the_middle_of_an_epoch_and_resumed(pictures, tmp_path, no_re
 def test_stopped_at_once(made, tmp_path):
     settings = [part for setting in [f"data_dir={made}", *TINY, "workers=2"] for part in ("--set", setting)]
     process = start("train", "imagenet-resnet50", *settings, "--set", "epochs=1000", "--out", tmp_path / "run")
-    for _ in range(2):  # what was found; the run has been estimated, and begins
-        process.stdout.readline()
+    while "minutes" not in process.stdout.readline():  # the run has been estimated, and begins
+        pass
     for _ in range(2):  # the second does not wait until the run has saved
         os.killpg(process.pid, signal.SIGINT)
         time.sleep(0.005)

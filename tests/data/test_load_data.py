@@ -34,9 +34,9 @@ def test_load_data_reads_cifar(tmp_path, monkeypatch, name):
     [
         ({"name": "cifar"}, "there is no data set 'cifar'; did you mean cifar10"),
         ({"name": "zzz"}, "the data sets are digits, cifar10, cifar100, folder"),
-        ({"name": "cifar10"}, "needs its directory; 'particleaugment data cifar10 DIR' downloads it"),
-        ({"name": "cifar100:"}, "needs its directory; 'particleaugment data cifar100 DIR' downloads it"),
-        ({"name": "folder"}, "needs a directory with one sub-folder of images per class"),
+        ({"name": "cifar10"}, "needs its directory, data_dir=DIR; 'particleaugment data cifar10 DIR' downloads it"),
+        ({"name": "cifar100:"}, "needs its directory, data_dir=DIR; 'particleaugment data cifar100 DIR' downloads it"),
+        ({"name": "folder"}, "needs data_dir, a directory with one sub-folder of images per class"),
         ({"name": "folder:a", "directory": "b"}, "two directories, a and b"),
         ({"name": "digits", "directory": "b"}, "come with the package"),
         ({"name": "digits", "image_size": 64}, "are 32x32, not 64"),
