@@ -300,7 +300,7 @@ def test_settings_that_do_not_fit(assignments, message):
 
 
 def test_no_folder_named():
-    with pytest.raises(ConfigError, match="needs a directory with one sub-folder of images per class: set data_dir"):
+    with pytest.raises(ConfigError, match="needs data_dir, a directory with one sub-folder of images per class"):
         build(override(get_recipe("imagenet-resnet50", "paper"), ["device=cpu"]), print)
 
 
