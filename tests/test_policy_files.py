@@ -5,9 +5,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import particleaugment as pa
+from particleaugment.cli import app
 from particleaugment.data import load_digits
+from particleaugment.policies.schedule import ScheduleStep
 from particleaugment.recipes import get_recipe
 from particleaugment.training import loop
 from particleaugment.training.config import ConfigError, override
@@ -123,3 +126,17 @@ def test_op_sets_by_name():
     assert config_of("ops=paper").ops == pa.OPS
     with pytest.raises(ConfigError, match="does not define Cutout; these do: autoaugment-original, fast-autoaugment"):
         config_of("ops=autoaugment")
+
+
+def test_show_takes_a_runs_folder_and_an_epoch(tmp_path):
+    high, low = torch.full((2, 15), 0.6), torch.full((2, 15), 0.1)
+    steps = (ScheduleStep(1, high, torch.ones(2)), ScheduleStep(4, low, torch.ones(2)))
+    pa.Schedule(steps, epochs=5).save(tmp_path / "policy.json")
+
+    def shown(*arguments):
+        return CliRunner().invoke(app, ["policy", "show", str(tmp_path), *arguments])
+
+    assert "1.40 ops per image" in " ".join(shown().output.split())
+    assert "8.40 ops per image" in " ".join(shown("--epoch", "3").output.split())
+    outcome = shown("--epoch", "6")
+    assert (outcome.exit_code, outcome.stderr) == (2, "particleaugment: the schedule has the epochs 1 to 5, got 6\n")

@@ -152,13 +152,15 @@ def policy_show(
 ) -> None:
     """Print a policy file's policy in a few lines."""
     with _clear_errors():
-        from particleaugment.policies import load
+        from particleaugment.policies import Schedule, load
         from particleaugment.report.summary import leading_ops
 
         policy = load(file / "policy.json" if file.is_dir() else file)
+        if epoch is not None and isinstance(policy, Schedule):
+            policy = policy.at_or_last(epoch)
         console = Console(highlight=False)
         console.print(repr(policy))
-        for name, share in leading_ops(policy, count=15, epoch=epoch):
+        for name, share in leading_ops(policy, count=15):
             console.print(f"{name:<13} {'█' * round(40 * share):<40} {100 * share:5.1f} %")
 
 

@@ -14,10 +14,10 @@ from particleaugment.training.run import RunError, RunFolder
 __all__ = ["filter_health", "leading_ops", "phase_seconds", "print_summary"]
 
 
-def leading_ops(policy: Policy, count: int = 5, epoch: int | None = None) -> list[tuple[str, float]]:
-    """Return the ops that particles (of a schedule, those of an epoch or the last) or sub-policies apply most often."""
+def leading_ops(policy: Policy, count: int = 5) -> list[tuple[str, float]]:
+    """Return the ops that particles (of a schedule, the last) or sub-policies apply most often."""
     if isinstance(policy, Schedule):
-        policy = policy.at_or_last(epoch)
+        policy = policy.at_or_last(None)
     if isinstance(policy, AutoAugment):
         policy = policy.sub_policies
     if not isinstance(policy, (ParticlePolicy, SubPolicies)):

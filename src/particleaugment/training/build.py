@@ -214,9 +214,7 @@ def _why_streamed(config: Config, found: FolderListing | None) -> str:
 
 def _open_folder(config: Config, quiet: bool, found: FolderListing | None) -> FolderData:
     if not _folder(config):
-        raise ConfigError(
-            "the data set 'folder' needs data_dir, a directory with one sub-folder of images per class"
-        )
+        raise ConfigError("the data set 'folder' needs data_dir, a directory with one sub-folder of images per class")
     return open_folder(
         _folder(config),
         _image_size(config),
