@@ -41,3 +41,18 @@ def search_of(**settings):
 
 def indexed():
     return pa.IndexedDataset((IMAGES, LABELS))
+
+
+class Convolutional(nn.Module):
+    """A network of one's own that speaks the language of Hugging Face's Trainer."""
+
+    def __init__(self):
+        super().__init__()
+        self.network = network()
+
+    def forward(self, pixel_values, labels=None):
+        from transformers.modeling_outputs import ImageClassifierOutput
+
+        logits = self.network(pixel_values)
+        loss = None if labels is None else cross_entropy(logits, labels).mean()
+        return ImageClassifierOutput(loss=loss, logits=logits)

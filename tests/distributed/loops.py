@@ -13,7 +13,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, DistributedSampler
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from toy import IMAGES, LABELS, cross_entropy, indexed, network, preprocess, search_of
+from toy import IMAGES, LABELS, Convolutional, cross_entropy, indexed, network, preprocess, search_of
 
 import particleaugment as pa
 from particleaugment import probe
@@ -167,19 +167,8 @@ def own(folder):
 def transformers(folder):
     """Hugging Face's Trainer under torchrun, straight and resumed."""
     from transformers import Trainer, TrainingArguments, set_seed
-    from transformers.modeling_outputs import ImageClassifierOutput
 
     from particleaugment.integrations.transformers import AugmentCollator, ParticleAugmentCallback
-
-    class Convolutional(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.network = network()
-
-        def forward(self, pixel_values, labels=None):
-            logits = self.network(pixel_values)
-            loss = None if labels is None else cross_entropy(logits, labels).mean()
-            return ImageClassifierOutput(loss=loss, logits=logits)
 
     settings = {"save_strategy": "epoch", "per_device_train_batch_size": PER_RANK, "learning_rate": 5e-3}
     settings |= {"report_to": "none", "disable_tqdm": True, "num_train_epochs": 4, "logging_strategy": "no"}

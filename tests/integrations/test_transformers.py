@@ -7,16 +7,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import nn
 from torch.utils.data import DataLoader
-from toy import IMAGES, LABELS, cross_entropy, indexed, network, preprocess, search_of, step
+from toy import IMAGES, LABELS, Convolutional, cross_entropy, indexed, network, preprocess, search_of, step
 
 import particleaugment as pa
 
 pytest.importorskip("transformers", reason="needs transformers: pip install 'particleaugment[transformers]'")
 from accelerate import Accelerator
 from transformers import Trainer, TrainingArguments, ViTConfig, ViTForImageClassification, set_seed
-from transformers.modeling_outputs import ImageClassifierOutput
 
 from particleaugment.integrations.transformers import (
     AugmentCollator,
@@ -40,20 +38,6 @@ def vit():
         num_labels=3,
     )
     return ViTForImageClassification(config)
-
-
-class Convolutional(nn.Module):
-    """A network of one's own that speaks the Trainer's language."""
-
-    def __init__(self):
-        super().__init__()
-        self.network = network()
-
-    def forward(self, pixel_values, labels=None):
-        logits = self.network(pixel_values)
-        return ImageClassifierOutput(
-            loss=None if labels is None else cross_entropy(logits, labels).mean(), logits=logits
-        )
 
 
 def trainer_of(folder, search, epochs=3, callback=None, model=None, **settings):
