@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from settings_table import settings_rows
+
 from particleaugment.compare.comparison import Comparison
 from particleaugment.compare.summary import accuracy_text, arm_summaries, differences, interval_text, time_remark
 from particleaugment.recipes import PRESETS, RECIPES
@@ -347,6 +349,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "literal": literal,
     "quick": quick,
     "recipes": recipes,
+    "settings": lambda: table(["setting", "usual value", "meaning"], settings_rows()),
 }
 
 

@@ -44,13 +44,42 @@ class ConfigError(ValueError):
 class Config:
     """Everything that a run's result is a function of.
 
-    The search's settings are those of :class:`particleaugment.FilterSettings` under the same names. Of a folder of
-    images, ``stream`` says whether files are decoded while the network trains, and ``workers`` by how many processes;
-    ``crop_scale`` is the smallest area of a random resized crop as a fraction of the image, and ``jitter`` the strength
-    of random changes of brightness, contrast and saturation. What is 0 is left out.
+    The search's settings are those of :class:`particleaugment.FilterSettings` under the same names.
 
     >>> Config(recipe="mine", epochs=5).filter_settings().num_particles
     50
+
+    Attributes:
+        recipe: Name of the recipe.
+        seed: Seed of everything random.
+        data: ``digits``, ``cifar10``, ``cifar100`` or ``folder``.
+        data_dir: Where the data lie.
+        image_size: Height and width of a folder's images; 0 is 64.
+        validation: Training images, as a number or a fraction, that stand in for the test set; 0 keeps the test set.
+        normalization: ``data`` for the training images' mean and standard deviation, ``imagenet`` for ImageNet's.
+        stream: Whether a folder's files are decoded while the network trains: ``true``, ``false``, or ``auto`` for
+            those that memory does not hold.
+        workers: Processes that decode them, or ``auto``.
+        model: ``wrn-DEPTH-WIDTH``, ``shake-shake-DEPTH-2xWIDTHd``, ``resnet-18`` or ``resnet-50``.
+        epochs: Length of the training run.
+        batch_size: Images a step, of all processes together.
+        learning_rate: That of the first epoch; it falls to 0 along a cosine.
+        momentum: Momentum of SGD.
+        nesterov: Whether it is Nesterov's.
+        weight_decay: Weight decay of SGD.
+        device: ``cpu``, ``cuda``, or ``auto`` for the GPU if there is one.
+        precision: ``fp32``, ``tf32``, ``bf16``, or ``auto`` for bf16 where it is fast.
+        compile: Whether the network is compiled on a GPU.
+        deterministic: Whether a GPU uses deterministic kernels only: slower, the same bits every time.
+        sync_batchnorm: Whether batch norm normalises over the images of all GPUs.
+        crop: Pixels of padding for a random crop; 0 for none.
+        crop_scale: Smallest area of a random resized crop of a file's image, as a fraction; 0 for none.
+        jitter: Strength of random changes of brightness, contrast and saturation; 0 for none.
+        flip: Probability of a horizontal flip.
+        erase: Probability that a rectangle is erased.
+        resample: Filter of the geometric ops: ``nearest``, ``bilinear`` or ``bicubic``.
+        fill: Their fill colour: red, green, blue.
+        policy: ``particles`` to learn one, a policy string, ``schedule:FILE`` or ``file:FILE``.
     """
 
     recipe: str
