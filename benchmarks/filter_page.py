@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import json
 import sys
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gap_average import is_measured
 from signal_statistics import ranks, summary
 
-from particleaugment.compare.records import RunRecord
+from particleaugment.compare.statistics import paired_difference
+from particleaugment.compare.summary import Difference, interval_text
 from particleaugment.report.svg import BLUE, GREEN, ORANGE, inline_svg
 
 ROOT = Path(__file__).parents[1]
@@ -26,7 +29,7 @@ MOMENTS = ("high", "middle", "low")
 SHOWN = "gradient alignment with held-out data, averaged weights"
 
 
-def tables(found: dict[str, Any]) -> dict[str, str]:
+def tables(results: dict[str, Any], found: dict[str, Any]) -> dict[str, str]:
     """Return the page's tables by name."""
     lost = json.loads((RESULTS / "gradient_filter.json").read_text())
     severities = {
@@ -34,11 +37,11 @@ def tables(found: dict[str, Any]) -> dict[str, str]:
         for name in ("severity", "severity-250")
     }
     return {
-        "gradient": _arms(lost["runs"], ["gradient", "improved-frozen"]),
+        "gradient": _arms(lost["runs"], ["gradient", "improved-frozen"], {"improved-frozen": "its frozen copy"}),
         **{name: _arms(one["runs"], [arm["name"] for arm in one["arms"]]) for name, one in severities.items()},
         "repeatability": _signals(found["repeatability"], " sparse") + _yardstick(found["shuffled"]),
         "validity": _signals(found["validity"], ""),
-        "truth": _truth(found["truth"]),
+        "truth": _truth(found["truth"], results["truth"]),
         "averaging": _averaging(),
     }
 
@@ -69,28 +72,38 @@ def _cell(entry: dict[str, float] | None) -> str:
     return f"{entry['spearman']:.2f} ± {entry['error']:.2f}{significance}"
 
 
-def _arms(runs: list[dict[str, Any]], names: list[str]) -> str:
-    """Return one row per arm: the last epoch of its finished runs, their last training loss and the search's time."""
-    lines = ["| arm | seeds | held-out accuracy | each | training loss | search, of training |", "|---" * 6 + "|"]
+def _arms(runs: list[dict[str, Any]], names: list[str], called: dict[str, str] | None = None) -> str:
+    """Return one row per arm: the last epoch of its finished runs, their last training loss, and learned density."""
+    lines = ["| arm | seeds | held-out accuracy | each | training loss | ops an image |", "|---" * 6 + "|"]
     for name in names:
         finished = [run for run in runs if run["arm"] == name and run["finished"]]
         last = [run["accuracy"][-1] for run in finished]
         if last:
             loss = np.mean([run["train_loss"][-1] for run in finished])
             each = ", ".join(f"{value:.2f}" for value in last)
-            search = np.mean([RunRecord.from_dict(run).search_seconds / run["seconds"]["train"] for run in finished])
-            cost = f"{100 * search:.1f} %" if search else ""
-            lines.append(f"| {name} | {len(last)} | {np.mean(last):.2f} % | {each} | {loss:.2f} | {cost} |")
+            learned = [np.mean(run["ops_per_image"]) for run in finished if run["ops_per_image"]]
+            density = f"{np.mean(learned):.2f}" if learned else ""
+            label = (called or {}).get(name, name)
+            lines.append(f"| {label} | {len(last)} | {np.mean(last):.2f} % | {each} | {loss:.2f} | {density} |")
     return "\n".join(lines)
 
 
-def _truth(rows: dict[str, Any]) -> str:
-    lines = ["| op | held-out accuracy | deviation | seeds | training loss |", "|---|---|---|---|---|"]
+def _truth(rows: dict[str, Any], runs: dict[str, Any]) -> str:
+    lines = ["| op | held-out accuracy | deviation | seeds | minus Identity [95 %] | training loss |", "|---" * 6 + "|"]
+    by_seed = {op: {int(seed): run["accuracy"] for seed, run in found.items()} for op, found in runs.items()}
     for name, row in sorted(rows.items(), key=lambda item: -item[1]["mean"]):
-        lines.append(
-            f"| {name} | {row['mean']:.2f} % | {row['deviation']:.2f} | {row['seeds']} | {row['train_loss']:.3f} |"
-        )
-    return "\n".join(lines)
+        difference = Difference(name, "Identity", paired_difference(by_seed[name], by_seed["Identity"]))
+        cells = [name, f"{row['mean']:.2f} %", f"{row['deviation']:.2f}", str(row["seeds"])]
+        cells += ["" if name == "Identity" else interval_text(difference), f"{row['train_loss']:.3f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, "", f"Rank correlation of two seeds' orders, mean: {_agreement(by_seed):.2f}."])
+
+
+def _agreement(by_seed: dict[str, dict[int, float]]) -> float:
+    """Return the mean rank correlation of the ops' order between two seeds that all ops have."""
+    seeds = sorted(set.intersection(*(set(found) for found in by_seed.values())))
+    orders = [ranks(np.array([found[seed] for found in by_seed.values()])) for seed in seeds]
+    return float(np.mean([np.corrcoef(one, other)[0, 1] for one, other in combinations(orders, 2)]))
 
 
 def _replays() -> dict[str, Any]:
@@ -108,7 +121,14 @@ def _averaging() -> str:
         share = f"{100 * row['share']:.0f} % of training" if row["share"] else "nothing"
         cells = [share, f"{row['resampled']} {of}", f"{row['effective_sample_size']:.1f}"]
         lines.append(f"| {' | '.join(cells)} | {row['mean_change_of_ops_per_image']:.3f} |")
-    lines += ["", f"Scatter of one gap {found['scatter_of_a_gap']:.3f}, mean of all {found['mean_gap']:.3f}."]
+    epochs = len(found["steps"]) + 1
+    gaps = np.array([step["gap"] for step in found["steps"] if is_measured(step, epochs)])
+    quarters = ", ".join(f"{part.mean():.3f}" for part in np.array_split(gaps, 4))
+    lines += [
+        "",
+        f"Scatter of one gap {found['scatter_of_a_gap']:.3f}; mean gap of the four quarters of the "
+        f"{len(gaps)} steps that measured one {quarters}; {int((gaps == 0).sum())} were under 0 and recorded as 0.",
+    ]
     return "\n".join(lines)
 
 
@@ -169,9 +189,9 @@ def pictures(results: dict[str, Any], found: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def rewritten(text: str, found: dict[str, Any]) -> str:
+def rewritten(text: str, results: dict[str, Any], found: dict[str, Any]) -> str:
     """Return the page with its tables replaced."""
-    for name, table in tables(found).items():
+    for name, table in tables(results, found).items():
         start, end = f"<!-- {name} table -->\n", f"<!-- end of {name} table -->"
         before, opened, rest = text.partition(start)
         _, closed, after = rest.partition(end)
@@ -185,7 +205,7 @@ def main() -> int:
     results = json.loads((RESULTS / "filter_signal.json").read_text())["results"]
     found = summary(results, len(results["particles"]) - len(results["ops"]), results["ops"])
     old = PAGE.read_text()
-    new = rewritten(old, found)
+    new = rewritten(old, results, found)
     if "--check" in sys.argv:
         return int(old != new)
     PAGE.write_text(new)

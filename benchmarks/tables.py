@@ -19,6 +19,7 @@ from typing import Any
 from settings_table import settings_rows
 
 from particleaugment.compare.comparison import Comparison
+from particleaugment.compare.statistics import mean
 from particleaugment.compare.summary import accuracy_text, arm_summaries, differences, interval_text, time_remark
 from particleaugment.recipes import PRESETS, RECIPES
 from particleaugment.training.config import Config, settings_of
@@ -39,15 +40,12 @@ POLICIES = {
 
 ARMS = {
     "improved": "**the improved filter**",
-    "improved-frozen": "its particles, nothing measured",
     "none": "no policy: crop, flip, erasing",
     "trivialaugment": "TrivialAugment",
     "randaugment": "RandAugment",
     "autoaugment": "AutoAugment",
     "particles": "the paper's filter, to the letter",
     "particles-authors": "the paper's filter, as released",
-    "particles-frozen": "its particles, nothing measured",
-    "particles-shuffled": "its scores shuffled",
 }
 PAPERS = {"particles": "96.43 ± 0.11 %", "randaugment": "95.8 %", "autoaugment": "95.9 %"}
 
@@ -77,7 +75,8 @@ def speed() -> str:
     lines = [
         [
             f"augmenting on the CPU, {row['size']}x{row['size']}, one thread",
-            f"{row['ours_1_thread']['median']:,.0f} images/s: **{row['ratio_1_thread']:.1f} times** timm's ops",
+            f"{row['ours_1_thread']['median']:,.0f} images/s: "
+            f"**{row['ratio_1_thread']:.1f} times** Pillow called as timm does",
         ]
         for row in cpu["results"]
     ]
@@ -104,7 +103,7 @@ def cpu_speed() -> str:
         ]
         for row in document["results"]
     )
-    text = table(["images", "one thread", "two threads", "timm's ops", "ratio, one thread"], rows)
+    text = table(["images", "one thread", "two threads", "Pillow, called as timm does", "ratio, one thread"], rows)
     peer = document["results"][0]["peer"]
     return f"{text}\n\n{document['machine']['cpu']}; peer: {peer}. Command: `{document['command']}`."
 
@@ -192,7 +191,7 @@ def overhead() -> str:
     document = result("filter_overhead")
     measured = document["results"]
     rows = ([name, f"{share:.2f} %"] for name, share in measured["percent_of_epoch"].items())
-    text = table(["part of a filter step", "of an epoch"], rows)
+    text = table(["part of a step of the paper's filter", "of the epoch, step included"], rows)
     return (
         f"{text}\n\nThe filter's own arithmetic, all but the network's passes: "
         f"{measured['filters_own_arithmetic_percent']:.2f} %. Digits, two CPU cores. Command: `{document['command']}`."
@@ -218,7 +217,7 @@ def literal_records() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 
 
 def results() -> str:
-    """README's: CIFAR-10 with the paper's network, last epochs, at two lengths of training."""
+    """README's: CIFAR-10 with the paper's network, last epochs, at two lengths of training; controls are elsewhere."""
     short, long = (accuracies(f"cifar10-{epochs}") for epochs in (60, 250))
     long.setdefault("particles", f"{literal_records()[0][-1]['test_accuracy']:.2f} % (1)")
     rows = [
@@ -259,8 +258,8 @@ def literal() -> str:
             f"{sum(skipped)} of {len(steps)} ({', '.join(map(str, skipped))} in the first, second and last third)",
         ],
         [
-            "steps with d0 ≤ 0: the clone's loss on plain images rose",
-            f"{sum(risen)} of {len(steps)} ({', '.join(map(str, risen))})",
+            "of these with d0 ≤ 0: the clone's loss on plain images rose",
+            f"{sum(risen)} ({', '.join(map(str, risen))}); in the others d0 was under one of its own standard errors",
         ],
         [f"ops per image in epoch {', '.join(map(str, shown))}", density],
         ["time of all phases, evaluation included", f"{seconds:.0f} s"],
@@ -286,30 +285,33 @@ def quick() -> str:
 
 
 def comparison(name: str) -> str:
-    """The arms of a comparison: every finished run, and the differences to one of them."""
+    """The arms of a comparison: every finished run, and the differences to one of them and to no policy."""
     found = Comparison.from_json((RESULTS / "compare" / name / "compare.json").read_text())
-    to_one = {difference.arm: difference for difference in differences(found.arms, found.runs, found.against)}
+    machine = found.commands[-1]["machine"]
+    timed = machine["gpu"] is None or not time_remark(found)
+    columns = {f"minus `{arm}` [95 %]": to_one(found, arm) for arm in dict.fromkeys((found.against, "none"))}
     rows = []
     for summary in sorted(arm_summaries(found.arms, found.runs), key=lambda each: each.arm != found.against):
-        difference = to_one.get(summary.arm)
-        rows.append(
-            [
-                f"`{summary.arm}`",
-                str(summary.runs),
-                f"{accuracy_text(summary)} %",
-                "" if difference is None else interval_text(difference),
-                f"{summary.best_epoch_mean:.2f} %",
-                f"{summary.search_overhead:.1f} %" if summary.search_overhead else "",
-            ]
-        )
-    head = ["arm", "runs", "last epoch", f"minus `{found.against}` [95 %]", "best epoch*", "search, of training"]
-    commands = dict.fromkeys(f"`{entry['command']}`" for entry in found.commands)
-    machine = found.commands[-1]["machine"]
+        density = [mean(run.ops_per_image) for run in found.of_arm(summary.arm) if run.finished and run.ops_per_image]
+        row = [f"`{summary.arm}`", str(summary.runs), f"{accuracy_text(summary)} %"]
+        row += [column.get(summary.arm, "") for column in columns.values()]
+        row += [f"{summary.best_epoch_mean:.2f} %", f"{mean(density):.2f}" if density else ""]
+        rows.append(row + ([f"{summary.search_overhead:.1f} %" if summary.search_overhead else ""] if timed else []))
+    head = ["arm", "runs", "last epoch", *columns, "best epoch*", "ops an image**"]
+    head += ["search, of training"] if timed else []
+    commands = dict.fromkeys(f"`{entry['command'].partition(' --jobs')[0]}`" for entry in found.commands)
+    times = time_remark(found) if timed else "Runs shared the GPU, so their times are left out."
     return (
-        f"{table(head, rows)}\n\n\\* chosen by that accuracy itself: not a result. Accuracy on {found.measured_on} "
-        f"images, {found.base.epochs} epochs; {machine['gpu'] or machine['cpu']}. {time_remark(found)} "
-        f"Made by {', '.join(commands)}. Curves and figures of all runs: `benchmarks/results/compare/{name}`."
+        f"{table(head, rows)}\n\n\\* chosen by that accuracy itself: not a result. \\*\\* of a learned policy, mean "
+        f"over training. Accuracy on {found.measured_on} images, {found.base.epochs} epochs; "
+        f"{machine['gpu'] or machine['cpu']}. {times} Made by {', '.join(commands)}. Curves and figures of all runs: "
+        f"`benchmarks/results/compare/{name}`."
     )
+
+
+def to_one(found: Comparison, arm: str) -> dict[str, str]:
+    """Return the differences of all arms to one, with intervals over paired seeds."""
+    return {each.arm: interval_text(each) for each in differences(found.arms, found.runs, arm)}
 
 
 def recipes() -> str:

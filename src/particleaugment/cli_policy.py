@@ -47,7 +47,7 @@ def add_commands(app: typer.Typer, clear_errors: Callable[[], AbstractContextMan
         """Write a policy for another library, and say what is lost.
 
         Of a learned schedule the policy of one epoch is taken; its particles become weighted sub-policies. The improved
-        filter takes augmentation back over the last fifth of training, so its last policy does next to nothing: name an
+        filter takes augmentation back over the last fifth of training, so its last policy does little: name an
         epoch before that.
         """
         with clear_errors():
