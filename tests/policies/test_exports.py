@@ -1,15 +1,18 @@
+import ast
 import json
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image, ImageOps
 from typer.testing import CliRunner
 
 import particleaugment as pa
 from particleaugment import semantics
 from particleaugment.cli import app
 from particleaugment.executors.fused import plan_of
-from particleaugment.policies.exports import _repetitions, _timm_step, export, static
+from particleaugment.ops import Kind, lookup
+from particleaugment.policies.exports import _repetitions, _timm_step, _torchvision_step, export, static
 from particleaugment.policies.imports import _read
 from particleaugment.policies.schedule import ScheduleStep
 from particleaugment.report.summary import leading_ops
@@ -204,6 +207,17 @@ def test_ops_that_timm_lacks_are_named(tmp_path):
     assert "interpolation" not in noisy
 
 
+def test_posterize_of_timms_source_takes_0_bits():
+    """Pillow 13 refuses them, and noise on the level brings them about at any level."""
+    text = export(particles(m=10.0), "timm").text
+    (function,) = (node for node in ast.parse(text).body if getattr(node, "name", "") == "posterize")
+    names = {"ImageOps": ImageOps}
+    exec(ast.unparse(function), names)
+    image = Image.new("RGB", (2, 2), (255, 165, 77))
+    pixels = {bits: names["posterize"](image, bits, fillcolor=(1, 2, 3)).getpixel((0, 0)) for bits in (0, 1, 4, 8, 9)}
+    assert pixels == {0: (0, 0, 0), 1: (128, 128, 0), 4: (240, 160, 64), 8: (255, 165, 77), 9: (255, 165, 77)}
+
+
 def test_repetitions_add_up():
     assert _repetitions(None, 3) == [1, 1, 1]
     assert _repetitions((0.5, 0.5), 2) == [1, 1]
@@ -254,6 +268,20 @@ def test_particles_as_torchvision_source(tmp_path):
     assert "SolarizeAdd" not in steps
 
 
+@pytest.mark.parametrize(
+    ("source", "level"),
+    [("timm", 2.4), ("timm-increasing", 10), ("timm-research", 10), ("autoaugment-original", 10)],
+)
+def test_torchvision_blackens_where_no_bits_are_kept(source, level):
+    assert semantics.get(source).argument("Posterize", level) == 0
+    assert _torchvision_step(("Posterize", 0.25, level), source) == ("Brightness", 0.25, 0.0, 0.0)
+
+
+def test_torchvision_posterizes_where_bits_are_kept():
+    assert _torchvision_step(("Posterize", 0.25, 9.9), "timm-increasing") == ("Posterize", 0.25, 1.0, 1.0)
+    assert _torchvision_step(("Posterize", 0.25, 0), "torchvision") == ("Posterize", 0.25, 8.0, 8.0)
+
+
 def test_unknown_targets():
     with pytest.raises(ValueError, match="a policy cannot be exported to 'tim'; did you mean timm"):
         export(pa.TrivialAugment(), "tim")
@@ -264,8 +292,6 @@ def test_unknown_targets():
 
 def test_timm_runs_what_was_exported():
     timm = pytest.importorskip("timm.data.auto_augment", reason="timm is not installed")
-    from PIL import Image
-
     table = {op: semantics.get("timm-increasing").argument(op, 4.0) for op in pa.ops.AUTHORS_OPS}
     names = {}
     exec(export(particles(), "timm").text, names)
@@ -290,6 +316,39 @@ def test_torchvision_runs_what_was_exported():
         results = [names["policy"](image) for _ in range(50)]
         assert all(result.shape == image.shape and result.dtype == torch.uint8 for result in results)
         assert any(not torch.equal(result, image) for result in results)
+
+
+EXACT = (Kind.HISTOGRAM, Kind.POINTWISE, Kind.BLEND, Kind.NEIGHBOURHOOD)
+
+
+@pytest.mark.parametrize("target", ["timm", "torchvision"])
+@pytest.mark.parametrize("source", sorted(semantics.SEMANTICS))
+def test_what_was_exported_runs_at_the_lowest_and_the_highest_levels(target, source):
+    pytest.importorskip(target, reason=f"{target} is not installed")
+    table = semantics.get(source)
+    pixels = torch.randint(0, 256, (3, 24, 24), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    image = Image.fromarray(pixels.permute(1, 2, 0).numpy())
+    for name in {*table.rules} & {*pa.ops.AUTHORS_OPS} - ({"SolarizeAdd"} if target == "torchvision" else set()):
+        for level in (0.0, 0.001 * table.top, 0.999 * table.top, table.top):
+            policy = pa.SubPolicies([[(name, 1.0, level)]], source)
+            names = {}
+            exec(export(policy, target).text, names)
+            assert names["policy"](image).size == (24, 24)
+            if target == "torchvision":
+                assert names["policy"](pixels).shape == pixels.shape
+            if lookup(name).kind in EXACT and not table.rule(name).signed:
+                ours = pa.apply(pixels[None], policy.sample(torch.arange(1)), executor="pil")[0]
+                assert np.array_equal(np.asarray(names["policy"](image)), ours.permute(1, 2, 0)), (name, level)
+
+
+def test_noise_on_the_level_in_timm():
+    pytest.importorskip("timm", reason="timm is not installed")
+    image = Image.new("RGB", (4, 4), "orange")
+    for source in ("timm", "timm-increasing", "timm-original", "timm-research"):
+        names = {}
+        exec(export(pa.SubPolicies([[("Posterize", 1.0, 5)]], source, m_std=5), "timm").text, names)
+        colours = {names["policy"](image).getpixel((0, 0)) for _ in range(300)}
+        assert ((0, 0, 0) in colours) is (source != "timm-original")
 
 
 # The command.

@@ -282,6 +282,8 @@ def _torchvision_step(step: tuple[str, float, float], semantics: str) -> tuple[s
         return None
     mapping = get_semantics(semantics)
     plus, minus = (_short(mapping.argument(name, level, sign, _SIZE)) for sign in (1, -1))
+    if name == "Posterize" and plus < 1:
+        return "Brightness", probability, 0.0, 0.0  # both are black, and Pillow 13 refuses 0 bits
     return name, probability, plus, minus
 
 
