@@ -108,7 +108,8 @@ def test_the_random_order_is_lost():
 
 @pytest.mark.parametrize(
     "text",
-    ["rand-m9-n3-mstd0.5-inc1", "rand-m7", "rand-m5-n1-p1-inc1", "rand-m12-n2-mmax15-inc1", "rand-m20"]
+    ["rand-m9-n3-mstd0.5-inc1", "rand-m7", "rand-m5-n1-p1-inc1", "rand-m12-n2-mmax15-inc1", "rand-m20", "rand-m15-inc1"]
+    + ["rand-m9-p0.00001-mstd0.000035", "original-mstd0.00001"]
     + ["rand-m9-tweights", "rand-m9-mstd101-inc1", "original", "originalr-mstd0.5", "v0", "v0r-mstd1"],
 )  # fmt: skip
 def test_timms_own_policies_go_there_and_back(text):
@@ -123,13 +124,28 @@ def test_timms_own_policies_go_there_and_back(text):
     [
         (
             pa.RandAugment(n=3, m=4, ops=pa.ops.AUTHORS_OPS),
-            "rand-m4-n3-p1.0-inc1",
+            "rand-m4-n3-p1-inc1",
             ["the one resampling filter (timm draws bilinear or bicubic)"],
         ),
         (
             pa.RandAugment(n=2, m=9, semantics="torchvision", ops=("Rotate", "Color")),
-            "rand-m3-n2-p1.0-inc1",
+            "rand-m3-n2-p1-inc1",
             ["the level 9 of 30, which becomes 3 of timm's 10", "'torchvision'", "the op set", "resampling filter"],
+        ),
+        (
+            pa.RandAugment(m=9, p=0.5, m_std=150, m_max=8.6, ops=pa.ops.AUTHORS_OPS, resample="random"),
+            "rand-m9-n2-p0.5-mstd100-mmax9-inc1",
+            [
+                "the noise of 150 on levels of 10, which becomes 100",
+                "the highest level 8.6 of 10, which becomes 9 of timm's",
+            ],
+        ),
+        (
+            pa.RandAugment(
+                m=27, m_std=3, m_max=36, semantics="torchvision", ops=pa.TrivialAugment().ops, resample="random"
+            ),
+            "rand-m9-n2-p1-mstd1-mmax12-inc1",
+            ["the level 27", "'torchvision'", "the op set", "noise of 3 on levels of 30, which becomes 1", "36 of 30"],
         ),
         (pa.TrivialAugment(), "rand-m10-n1-p1-mstd101-inc1", ["Identity", "31 steps", "wide ranges"]),
     ],
@@ -141,6 +157,10 @@ def test_the_closest_string(policy, text, lost):
     assert exported.lost.startswith("Lost: ")
     assert all(part in exported.lost for part in lost)
     assert exported.lost.count(";") == len(lost) - 1
+
+
+def test_the_highest_level_is_written_as_the_whole_number_that_timm_reads():
+    assert export(pa.parse("rand-m15-inc1"), "timm").text == "rand-m15-n2-p0.5-mmax10-inc1\n"
 
 
 def test_a_policy_that_does_nothing():
@@ -288,6 +308,15 @@ def test_unknown_targets():
 
 
 # With the libraries themselves, where they are installed.
+
+
+@pytest.mark.parametrize("text", ["rand-m15-inc1", "rand-m12-mmax15", "rand-m9-p0.00001-mstd0.5-inc1"])
+def test_timm_reads_what_was_exported(text):
+    timm = pytest.importorskip("timm.data.auto_augment", reason="timm is not installed")
+    policy = pa.parse(text)
+    for op in timm.rand_augment_transform(export(policy, "timm").text.strip(), {}).ops:
+        assert (op.magnitude, op.prob, op.magnitude_std) == (policy.m, policy.p, policy.m_std)
+        assert op.magnitude_max == policy.m_max
 
 
 def test_timm_runs_what_was_exported():
