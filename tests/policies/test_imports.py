@@ -1,6 +1,7 @@
 """Lists in the formats that Fast AutoAugment, DADA and AutoAugment were published in, made up for these tests."""
 
 import json
+import os
 
 import pytest
 from typer.testing import CliRunner
@@ -190,8 +191,18 @@ def test_files_that_cannot_be_read(tmp_path):
         import_policy(tmp_path / "binary.py", "dada")
     with open(tmp_path / "large.py", "wb") as file:
         file.truncate(11_000_000)
-    with pytest.raises(ValueError, match="is larger than 10 MB"):
+    with pytest.raises(ValueError, match="cannot be read: it is larger than 10 MiB, the most that such a file may"):
         import_policy(tmp_path / "large.py", "dada")
+    with pytest.raises(ValueError, match="cannot be read: Is a directory"):
+        import_policy(tmp_path, "dada")
+    os.mkfifo(tmp_path / "pipe.py")
+    with pytest.raises(ValueError, match="cannot be read: it is a pipe or device, not a file"):
+        import_policy(tmp_path / "pipe.py", "dada")
+
+
+def test_a_byte_order_mark_is_not_part_of_the_text(tmp_path):
+    (tmp_path / "marked.py").write_bytes(b"\xef\xbb\xbf" + b"X = [[('Rotate', 0.5, 0.25)]]\r\n")
+    assert import_policy(tmp_path / "marked.py", "dada").policy.sub_policies == ((("Rotate", 0.5, 0.25),),)
 
 
 def test_nothing_in_the_file_is_run(tmp_path):

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from particleaugment.ops import nearest_name
 from particleaugment.policies.subpolicies import SubPolicies
+from particleaugment.strict_json import JSONError, read_file
 
 __all__ = ["FORMATS", "Imported", "import_policy"]
 
@@ -38,7 +39,7 @@ FORMATS: Mapping[str, _Format] = {
 """The list formats that can be read, by the project that published them."""
 
 _TRANSLATED = "autoaug2arsaug"  # the decorator in Fast AutoAugment's archive over lists with AutoAugment's levels
-_LARGEST_FILE = 10_000_000
+_LARGEST_FILE = 10 << 20
 _LONGEST_LIST = 100_000
 
 
@@ -133,15 +134,14 @@ def _first_names(lists: Mapping[str, _Found]) -> list[str]:
 
 def _read(path: Path) -> dict[str, _Found]:
     try:
-        if path.stat().st_size > _LARGEST_FILE:
-            raise ValueError(f"{path} is larger than {_LARGEST_FILE // 10**6} MB, too large for a list of policies")
-        text = path.read_text(encoding="utf-8")
+        text = read_file(path, _LARGEST_FILE).decode("utf-8-sig")
     except FileNotFoundError:
         raise ValueError(f"there is no file {path}") from None
     except UnicodeDecodeError:
-        raise ValueError(f"{path} is not a text file") from None
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+        raise ValueError(f"{path} is not a text file in UTF-8; save it as such") from None
+    except (OSError, JSONError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ValueError(f"{path} cannot be read: {reason}") from None
     try:
         tree = ast.parse(text)
         variables, _ = _assigned(tree.body, {})
