@@ -13,7 +13,6 @@ from particleaugment.cli import app
 from particleaugment.executors.fused import plan_of
 from particleaugment.ops import Kind, lookup
 from particleaugment.policies.exports import _repetitions, _timm_step, _torchvision_step, export, static
-from particleaugment.policies.imports import _read
 from particleaugment.policies.schedule import ScheduleStep
 from particleaugment.report.summary import leading_ops
 
@@ -27,11 +26,12 @@ def particles(order="fixed", semantics="timm-increasing", ops=pa.OPS, m=4.0):
     return pa.ParticlePolicy(values, torch.arange(1, 7), m, semantics, order, ops)
 
 
-def lists_in(text, tmp_path):
+def lists_in(text):
     """The literal lists of exported Python source, which is compiled but not run."""
     compile(text, "exported", "exec")
-    (tmp_path / "exported.py").write_text(text)
-    return {name: found.value for name, found in _read(tmp_path / "exported.py").items()}
+    statements = [statement for statement in ast.parse(text).body if isinstance(statement, ast.Assign)]
+    values = {statement.targets[0].id: statement.value for statement in statements}
+    return {name: ast.literal_eval(value) for name, value in values.items() if isinstance(value, ast.List)}
 
 
 # As a list of our own.
@@ -169,10 +169,10 @@ def test_a_policy_that_does_nothing():
     assert "v2.Identity()" in export(pa.parse("none"), "torchvision").text
 
 
-def test_particles_as_timms_sub_policies(tmp_path):
+def test_particles_as_timms_sub_policies():
     policy = particles()
     exported = export(policy, "timm")
-    lists = lists_in(exported.text, tmp_path)
+    lists = lists_in(exported.text)
     assert sum(lists["COUNTS"]) == 1000
     assert np.abs(np.array(lists["COUNTS"]) / 1000 - policy.weights.numpy()).max() <= 0.0005
     named = [name for row in lists["SUB_POLICIES"] for name, _, _ in row]
@@ -212,10 +212,10 @@ def test_levels_are_translated_into_timms(source):
             assert got == pytest.approx(expected, rel=1e-5, abs=1e-6), (name, level)
 
 
-def test_ops_that_timm_lacks_are_named(tmp_path):
+def test_ops_that_timm_lacks_are_named():
     policy = pa.SubPolicies([[("Cutout", 0.5, 0.2), ("Rotate", 0.5, 1.0)]], "fast-autoaugment")
     exported = export(policy, "timm")
-    assert lists_in(exported.text, tmp_path)["SUB_POLICIES"] == [[("Rotate", 0.5, 10.0)]]
+    assert lists_in(exported.text)["SUB_POLICIES"] == [[("Rotate", 0.5, 10.0)]]
     assert "Cutout (it has no such op)" in exported.lost
     assert "comes closest" not in exported.lost, "levels of another kind have no mean on timm's scale"
     pixels = export(pa.SubPolicies([[("TranslateX", 0.5, 8)]], "autoaugment-original"), "timm")
@@ -275,10 +275,10 @@ def test_the_closest_rand_augment_of_torchvision():
         assert part in exported.lost
 
 
-def test_particles_as_torchvision_source(tmp_path):
+def test_particles_as_torchvision_source():
     policy = particles()
     exported = export(policy, "torchvision")
-    lists = lists_in(exported.text, tmp_path)
+    lists = lists_in(exported.text)
     assert lists["WEIGHTS"] == pytest.approx(policy.weights.tolist(), rel=1e-5)
     assert "SolarizeAdd (it has no such op)" in exported.lost
     steps = {name: (plus, minus) for row in lists["SUB_POLICIES"] for name, _, plus, minus in row}
