@@ -110,10 +110,11 @@ def test_the_search_learns_it(lift):
 
 
 def test_levels_for_one_semantics():
-    rule = semantics.LevelRule(100.0, base=50.0, whole="truncate")
+    rule = semantics.LevelRule(100.0, base=50.0, whole="truncate", maximum=140.0)
     pa.ops.register("Lift", add, **RAISE, levels={"timm": (0, 30), "torchvision": rule})
     assert semantics.get("timm").argument("Lift", 5) == 15
     assert semantics.get("torchvision").argument("Lift", 10) == 50 + 33
+    assert semantics.get("torchvision").argument("Lift", 30) == 140, "the rule's maximum is below the op's 200"
     with pytest.raises(ValueError, match="'trivial-wide' does not define Lift; these do: timm, torchvision"):
         pa.TrivialAugment(ops=("Lift",))
     pa.ops.register("Lift", add, **RAISE, levels={})

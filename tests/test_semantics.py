@@ -6,6 +6,7 @@ import torch
 
 import particleaugment as pa
 from particleaugment import semantics
+from particleaugment.executors.fused import plan_of
 
 # Worked out by hand from the sources that each semantics names: op, then level (negative for the sign -1): argument.
 # Images are 32 pixels high and wide.
@@ -169,6 +170,23 @@ def test_timm_keeps_the_enhance_factors_at_a_tenth_or_more_beyond_the_top_level(
     assert increasing.argument("Posterize", 20) == 0
     assert increasing.argument("Solarize", 20) == 0
     assert semantics.get("timm").argument("Solarize", 20) == 256
+
+
+@pytest.mark.parametrize("name", [name for name in TABLE if name.startswith("timm")])
+def test_timm_adds_at_most_128_beyond_the_top_level(name):
+    arguments = {level: semantics.get(name).argument("SolarizeAdd", level) for level in (11, 11.7, 12, 15, 30)}
+    assert arguments == {11: 121, 11.7: 128, 12: 128, 15: 128, 30: 128}
+
+
+def test_every_way_of_drawing_keeps_to_the_maximum():
+    policy = pa.parse("rand-m15-n2-mmax20-p1-inc1")
+    program, add = policy.sample(torch.arange(500)), pa.ops.lookup("SolarizeAdd").index
+    assert program.arg[program.op == add].unique().tolist() == [128]
+    plan = plan_of(policy, (32, 32))
+    assert plan.table_arg[plan.table_op == add].unique().tolist() == [128]
+    images = torch.randint(0, 256, (500, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(2))
+    pillow = pa.apply(images, program, executor="pil")
+    assert all(torch.equal(pa.apply(images, program, executor=name), pillow) for name in ("native", "batch"))
 
 
 @pytest.mark.parametrize(

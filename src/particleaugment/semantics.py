@@ -24,7 +24,7 @@ __all__ = ["SEMANTICS", "LevelRule", "PatchRule", "Semantics", "get"]
 
 @dataclass(frozen=True, slots=True)
 class LevelRule:
-    """``base + sign · whole(level / top · scale)``, kept within ``minimum`` and the op's valid range.
+    """``base + sign · whole(level / top · scale)``, kept within ``minimum``, ``maximum`` and the op's valid range.
 
     Attributes:
         scale: What the top level adds to ``base``; negative where the argument falls as the level rises.
@@ -33,6 +33,7 @@ class LevelRule:
         mirrored: Whether the sign is applied to ``base`` as well, that is to the whole argument.
         whole: How the scaled level becomes a whole number: not at all, ``"truncate"`` or ``"round"``.
         minimum: Smallest argument (timm keeps its enhance factors at 0.1 or more).
+        maximum: Largest argument (timm adds at most 128 in SolarizeAdd).
         pixels: Whether the scaled level is in pixels, to be divided by the image's side.
         of_side: Whether ``scale`` is a fraction of the side that is made whole in pixels (torchvision's translation).
     """
@@ -43,6 +44,7 @@ class LevelRule:
     mirrored: bool = False
     whole: str = ""
     minimum: float | None = None
+    maximum: float | None = None
     pixels: bool = False
     of_side: bool = False
 
@@ -189,7 +191,7 @@ def _columns(semantics: Semantics, op_names: tuple[str, ...], size: tuple[int, i
                 rule.base,
                 side if rule.pixels or rule.of_side else 1.0,
                 op.low if rule.minimum is None else max(op.low, rule.minimum),
-                op.high,
+                op.high if rule.maximum is None else min(op.high, rule.maximum),
                 rule.signed,
                 rule.mirrored,
                 rule.whole == "truncate",
@@ -217,7 +219,7 @@ _TIMM_GEOMETRY = {
     "translate": LevelRule(0.45, signed=True),
     "rotate": LevelRule(30.0, signed=True),
 }
-_TIMM_ADD = LevelRule(110.0, whole="truncate")
+_TIMM_ADD = LevelRule(110.0, whole="truncate", maximum=128.0)
 _TIMM_FALLING = {"enhance": LevelRule(1.8, base=0.1), "Solarize": LevelRule(256.0, whole="truncate")}
 
 

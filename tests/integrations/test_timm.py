@@ -6,10 +6,11 @@ from torch.utils.data import DataLoader
 from toy import indexed, preprocess, search_of
 
 import particleaugment as pa
+from particleaugment import semantics
 
 pytest.importorskip("timm", reason="needs timm: pip install 'particleaugment[timm]'")
 from timm.data import Mixup
-from timm.data.auto_augment import auto_augment_transform, rand_augment_transform
+from timm.data.auto_augment import LEVEL_TO_ARG, auto_augment_transform, rand_augment_transform
 
 SHORT = {"Rel": "", "Increasing": "", "Original": ""}
 
@@ -37,6 +38,21 @@ def test_weighted_rand_strings():
     weights = dict(zip(ours.ops, torch.tensor(ours.op_weights) / sum(ours.op_weights)))
     for op, share in zip(theirs.ops, theirs.choice_weights):
         assert float(weights[plain_name(op.name)]) == pytest.approx(float(share))
+
+
+@pytest.mark.parametrize("text", ["rand-m10", "rand-m10-inc1"])
+def test_arguments_beyond_the_top_level(text):
+    """As far as the ops' own ranges go: a translation by 2 sides is reached at level 44."""
+    ours = pa.parse(text)
+    table = semantics.get(ours.semantics)
+    for op in rand_augment_transform(text, {}).ops:
+        name = plain_name(op.name)
+        for level in range(41) if op.level_fn is not None else ():
+            (theirs,) = LEVEL_TO_ARG[op.name](level, op.hparams)
+            if name == "Posterize":
+                theirs = min(max(theirs, 0), 8)  # 0 bits or less are black, 8 or more change nothing
+            expected = [pytest.approx(table.argument(name, level, sign)) for sign in (1, -1)]
+            assert theirs in expected, (op.name, level)
 
 
 @pytest.mark.parametrize("text", ["original", "originalr-mstd0.5", "v0", "v0r"])

@@ -1,16 +1,18 @@
+import ast
 import json
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image, ImageOps
 from typer.testing import CliRunner
 
 import particleaugment as pa
 from particleaugment import semantics
 from particleaugment.cli import app
 from particleaugment.executors.fused import plan_of
-from particleaugment.policies.exports import _repetitions, _timm_step, export, static
-from particleaugment.policies.imports import _read
+from particleaugment.ops import Kind, lookup
+from particleaugment.policies.exports import _repetitions, _timm_step, _torchvision_step, export, static
 from particleaugment.policies.schedule import ScheduleStep
 from particleaugment.report.summary import leading_ops
 
@@ -24,11 +26,12 @@ def particles(order="fixed", semantics="timm-increasing", ops=pa.OPS, m=4.0):
     return pa.ParticlePolicy(values, torch.arange(1, 7), m, semantics, order, ops)
 
 
-def lists_in(text, tmp_path):
+def lists_in(text):
     """The literal lists of exported Python source, which is compiled but not run."""
     compile(text, "exported", "exec")
-    (tmp_path / "exported.py").write_text(text)
-    return {name: found.value for name, found in _read(tmp_path / "exported.py").items()}
+    statements = [statement for statement in ast.parse(text).body if isinstance(statement, ast.Assign)]
+    values = {statement.targets[0].id: statement.value for statement in statements}
+    return {name: ast.literal_eval(value) for name, value in values.items() if isinstance(value, ast.List)}
 
 
 # As a list of our own.
@@ -105,7 +108,8 @@ def test_the_random_order_is_lost():
 
 @pytest.mark.parametrize(
     "text",
-    ["rand-m9-n3-mstd0.5-inc1", "rand-m7", "rand-m5-n1-p1-inc1", "rand-m12-n2-mmax15-inc1", "rand-m20"]
+    ["rand-m9-n3-mstd0.5-inc1", "rand-m7", "rand-m5-n1-p1-inc1", "rand-m12-n2-mmax15-inc1", "rand-m20", "rand-m15-inc1"]
+    + ["rand-m9-p0.00001-mstd0.000035", "original-mstd0.00001"]
     + ["rand-m9-tweights", "rand-m9-mstd101-inc1", "original", "originalr-mstd0.5", "v0", "v0r-mstd1"],
 )  # fmt: skip
 def test_timms_own_policies_go_there_and_back(text):
@@ -120,13 +124,28 @@ def test_timms_own_policies_go_there_and_back(text):
     [
         (
             pa.RandAugment(n=3, m=4, ops=pa.ops.AUTHORS_OPS),
-            "rand-m4-n3-p1.0-inc1",
+            "rand-m4-n3-p1-inc1",
             ["the one resampling filter (timm draws bilinear or bicubic)"],
         ),
         (
             pa.RandAugment(n=2, m=9, semantics="torchvision", ops=("Rotate", "Color")),
-            "rand-m3-n2-p1.0-inc1",
+            "rand-m3-n2-p1-inc1",
             ["the level 9 of 30, which becomes 3 of timm's 10", "'torchvision'", "the op set", "resampling filter"],
+        ),
+        (
+            pa.RandAugment(m=9, p=0.5, m_std=150, m_max=8.6, ops=pa.ops.AUTHORS_OPS, resample="random"),
+            "rand-m9-n2-p0.5-mstd100-mmax9-inc1",
+            [
+                "the noise of 150 on levels of 10, which becomes 100",
+                "the highest level 8.6 of 10, which becomes 9 of timm's",
+            ],
+        ),
+        (
+            pa.RandAugment(
+                m=27, m_std=3, m_max=36, semantics="torchvision", ops=pa.TrivialAugment().ops, resample="random"
+            ),
+            "rand-m9-n2-p1-mstd1-mmax12-inc1",
+            ["the level 27", "'torchvision'", "the op set", "noise of 3 on levels of 30, which becomes 1", "36 of 30"],
         ),
         (pa.TrivialAugment(), "rand-m10-n1-p1-mstd101-inc1", ["Identity", "31 steps", "wide ranges"]),
     ],
@@ -140,16 +159,20 @@ def test_the_closest_string(policy, text, lost):
     assert exported.lost.count(";") == len(lost) - 1
 
 
+def test_the_highest_level_is_written_as_the_whole_number_that_timm_reads():
+    assert export(pa.parse("rand-m15-inc1"), "timm").text == "rand-m15-n2-p0.5-mmax10-inc1\n"
+
+
 def test_a_policy_that_does_nothing():
     with pytest.raises(ValueError, match="the policy does nothing to an image: leave timm's --aa out"):
         export(pa.parse("none"), "timm")
     assert "v2.Identity()" in export(pa.parse("none"), "torchvision").text
 
 
-def test_particles_as_timms_sub_policies(tmp_path):
+def test_particles_as_timms_sub_policies():
     policy = particles()
     exported = export(policy, "timm")
-    lists = lists_in(exported.text, tmp_path)
+    lists = lists_in(exported.text)
     assert sum(lists["COUNTS"]) == 1000
     assert np.abs(np.array(lists["COUNTS"]) / 1000 - policy.weights.numpy()).max() <= 0.0005
     named = [name for row in lists["SUB_POLICIES"] for name, _, _ in row]
@@ -189,10 +212,10 @@ def test_levels_are_translated_into_timms(source):
             assert got == pytest.approx(expected, rel=1e-5, abs=1e-6), (name, level)
 
 
-def test_ops_that_timm_lacks_are_named(tmp_path):
+def test_ops_that_timm_lacks_are_named():
     policy = pa.SubPolicies([[("Cutout", 0.5, 0.2), ("Rotate", 0.5, 1.0)]], "fast-autoaugment")
     exported = export(policy, "timm")
-    assert lists_in(exported.text, tmp_path)["SUB_POLICIES"] == [[("Rotate", 0.5, 10.0)]]
+    assert lists_in(exported.text)["SUB_POLICIES"] == [[("Rotate", 0.5, 10.0)]]
     assert "Cutout (it has no such op)" in exported.lost
     assert "comes closest" not in exported.lost, "levels of another kind have no mean on timm's scale"
     pixels = export(pa.SubPolicies([[("TranslateX", 0.5, 8)]], "autoaugment-original"), "timm")
@@ -202,6 +225,17 @@ def test_ops_that_timm_lacks_are_named(tmp_path):
     assert "import math" in noisy
     assert '"magnitude_std": math.inf' in noisy
     assert "interpolation" not in noisy
+
+
+def test_posterize_of_timms_source_takes_0_bits():
+    """Pillow 13 refuses them, and noise on the level brings them about at any level."""
+    text = export(particles(m=10.0), "timm").text
+    (function,) = (node for node in ast.parse(text).body if getattr(node, "name", "") == "posterize")
+    names = {"ImageOps": ImageOps}
+    exec(ast.unparse(function), names)
+    image = Image.new("RGB", (2, 2), (255, 165, 77))
+    pixels = {bits: names["posterize"](image, bits, fillcolor=(1, 2, 3)).getpixel((0, 0)) for bits in (0, 1, 4, 8, 9)}
+    assert pixels == {0: (0, 0, 0), 1: (128, 128, 0), 4: (240, 160, 64), 8: (255, 165, 77), 9: (255, 165, 77)}
 
 
 def test_repetitions_add_up():
@@ -241,10 +275,10 @@ def test_the_closest_rand_augment_of_torchvision():
         assert part in exported.lost
 
 
-def test_particles_as_torchvision_source(tmp_path):
+def test_particles_as_torchvision_source():
     policy = particles()
     exported = export(policy, "torchvision")
-    lists = lists_in(exported.text, tmp_path)
+    lists = lists_in(exported.text)
     assert lists["WEIGHTS"] == pytest.approx(policy.weights.tolist(), rel=1e-5)
     assert "SolarizeAdd (it has no such op)" in exported.lost
     steps = {name: (plus, minus) for row in lists["SUB_POLICIES"] for name, _, plus, minus in row}
@@ -252,6 +286,20 @@ def test_particles_as_torchvision_source(tmp_path):
     assert steps["Contrast"] == (1.36, 0.64)
     assert steps["Posterize"] == (3.0, 3.0)
     assert "SolarizeAdd" not in steps
+
+
+@pytest.mark.parametrize(
+    ("source", "level"),
+    [("timm", 2.4), ("timm-increasing", 10), ("timm-research", 10), ("autoaugment-original", 10)],
+)
+def test_torchvision_blackens_where_no_bits_are_kept(source, level):
+    assert semantics.get(source).argument("Posterize", level) == 0
+    assert _torchvision_step(("Posterize", 0.25, level), source) == ("Brightness", 0.25, 0.0, 0.0)
+
+
+def test_torchvision_posterizes_where_bits_are_kept():
+    assert _torchvision_step(("Posterize", 0.25, 9.9), "timm-increasing") == ("Posterize", 0.25, 1.0, 1.0)
+    assert _torchvision_step(("Posterize", 0.25, 0), "torchvision") == ("Posterize", 0.25, 8.0, 8.0)
 
 
 def test_unknown_targets():
@@ -262,10 +310,17 @@ def test_unknown_targets():
 # With the libraries themselves, where they are installed.
 
 
+@pytest.mark.parametrize("text", ["rand-m15-inc1", "rand-m12-mmax15", "rand-m9-p0.00001-mstd0.5-inc1"])
+def test_timm_reads_what_was_exported(text):
+    timm = pytest.importorskip("timm.data.auto_augment", reason="timm is not installed")
+    policy = pa.parse(text)
+    for op in timm.rand_augment_transform(export(policy, "timm").text.strip(), {}).ops:
+        assert (op.magnitude, op.prob, op.magnitude_std) == (policy.m, policy.p, policy.m_std)
+        assert op.magnitude_max == policy.m_max
+
+
 def test_timm_runs_what_was_exported():
     timm = pytest.importorskip("timm.data.auto_augment", reason="timm is not installed")
-    from PIL import Image
-
     table = {op: semantics.get("timm-increasing").argument(op, 4.0) for op in pa.ops.AUTHORS_OPS}
     names = {}
     exec(export(particles(), "timm").text, names)
@@ -290,6 +345,39 @@ def test_torchvision_runs_what_was_exported():
         results = [names["policy"](image) for _ in range(50)]
         assert all(result.shape == image.shape and result.dtype == torch.uint8 for result in results)
         assert any(not torch.equal(result, image) for result in results)
+
+
+EXACT = (Kind.HISTOGRAM, Kind.POINTWISE, Kind.BLEND, Kind.NEIGHBOURHOOD)
+
+
+@pytest.mark.parametrize("target", ["timm", "torchvision"])
+@pytest.mark.parametrize("source", sorted(semantics.SEMANTICS))
+def test_what_was_exported_runs_at_the_lowest_and_the_highest_levels(target, source):
+    pytest.importorskip(target, reason=f"{target} is not installed")
+    table = semantics.get(source)
+    pixels = torch.randint(0, 256, (3, 24, 24), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    image = Image.fromarray(pixels.permute(1, 2, 0).numpy())
+    for name in {*table.rules} & {*pa.ops.AUTHORS_OPS} - ({"SolarizeAdd"} if target == "torchvision" else set()):
+        for level in (0.0, 0.001 * table.top, 0.999 * table.top, table.top):
+            policy = pa.SubPolicies([[(name, 1.0, level)]], source)
+            names = {}
+            exec(export(policy, target).text, names)
+            assert names["policy"](image).size == (24, 24)
+            if target == "torchvision":
+                assert names["policy"](pixels).shape == pixels.shape
+            if lookup(name).kind in EXACT and not table.rule(name).signed:
+                ours = pa.apply(pixels[None], policy.sample(torch.arange(1)), executor="pil")[0]
+                assert np.array_equal(np.asarray(names["policy"](image)), ours.permute(1, 2, 0)), (name, level)
+
+
+def test_noise_on_the_level_in_timm():
+    pytest.importorskip("timm", reason="timm is not installed")
+    image = Image.new("RGB", (4, 4), "orange")
+    for source in ("timm", "timm-increasing", "timm-original", "timm-research"):
+        names = {}
+        exec(export(pa.SubPolicies([[("Posterize", 1.0, 5)]], source, m_std=5), "timm").text, names)
+        colours = {names["policy"](image).getpixel((0, 0)) for _ in range(300)}
+        assert ((0, 0, 0) in colours) is (source != "timm-original")
 
 
 # The command.

@@ -1,6 +1,7 @@
 """Lists in the formats that Fast AutoAugment, DADA and AutoAugment were published in, made up for these tests."""
 
 import json
+import os
 
 import pytest
 from typer.testing import CliRunner
@@ -144,6 +145,91 @@ def test_what_code_computes_is_not_guessed(archive, name):
         import_policy(archive, "fast-autoaugment", name)
 
 
+LISTED = "policies = [[('Rotate', 0.5, 0.5)]]\n"
+CHANGES = {
+    "more = policies\nmore += [[('Invert', 1.0, 0.5)]]": 3,
+    "more = policies\nmore.append([('Invert', 1.0, 0.5)])": 3,
+    "more = other = policies\nlast = other\nlast.pop()": 4,
+    "row = policies[0]\nrow.append(('Invert', 1.0, 0.5))": 3,
+    "more = policies + policies\nmore[0].append(('Invert', 1.0, 0.5))": 3,
+    "by_name = {'cifar': policies}\nby_name['cifar'].pop()": 3,
+    "import random\nkept = random.sample(policies, 1)": 3,
+    "if True:\n    policies = []": 2,
+    "def add():\n    policies.append([('Invert', 1.0, 0.5)])\nadd()": 3,
+    "def add():\n    mine = policies\n    mine += [[('Invert', 1.0, 0.5)]]\nadd()": 4,
+    "def add():\n    def inner():\n        policies.pop()\n    inner()\nadd()": 4,
+    "def add(mine=policies):\n    mine.pop()\nadd()": 2,
+    "def replace():\n    global policies\n    policies = []\nreplace()": 3,
+    "def get():\n    mine = policies\n    return mine\nget().pop()": 5,
+    "get = lambda: policies\nget().pop()": 3,
+    "class Holder:\n    held = policies\nHolder.held.pop()": 4,
+    "@changed\ndef get():\n    return policies": 3,
+    "try:\n    from elsewhere import policies\nexcept ImportError:\n    pass": 2,
+}
+
+
+@pytest.mark.parametrize(("code", "line"), CHANGES.items())
+def test_a_list_that_may_be_changed_under_another_name_is_refused(tmp_path, code, line):
+    (tmp_path / "list.py").write_text(LISTED + code + "\n")
+    with pytest.raises(
+        ValueError, match=rf"'policies' cannot be read from .*: it may be changed by line {line}, which"
+    ):
+        import_policy(tmp_path / "list.py", "dada", "policies")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from elsewhere import policies",
+        "from elsewhere import *",
+        "del policies",
+        "class policies:\n    pass",
+        "def policies(policies):\n    return policies",
+    ],
+)
+def test_a_name_that_comes_to_mean_something_else_is_refused(tmp_path, code):
+    (tmp_path / "list.py").write_text(LISTED + code + "\n")
+    with pytest.raises(ValueError, match=r"'policies' cannot be read from .*: it is computed by code"):
+        import_policy(tmp_path / "list.py", "dada", "policies")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "count = len(policies)\nprint(policies, count)",
+        "others = []\nothers.append(3)",
+        "spare = policies\ndel spare",
+        "def few():\n    return policies[:5]",
+        "def add(policies):\n    policies.append(3)",
+        "def build():\n    policies = []\n    policies.append(3)\n    return policies\nbuild()",
+        "import random\nothers = [1]\nrandom.shuffle(others)\ndef draw():\n    source = random\n    return policies",
+        "def policies():\n    return 3\n" + LISTED,
+    ],
+)
+def test_a_list_that_nothing_changes_is_taken(tmp_path, code):
+    (tmp_path / "list.py").write_text(LISTED + code + "\n")
+    assert import_policy(tmp_path / "list.py", "dada", "policies").policy.sub_policies == ((("Rotate", 0.5, 0.5),),)
+
+
+@pytest.mark.parametrize(
+    "inside", ["q = p\n    q.pop()", "def inner():\n        p.pop()\n    inner()", "q = [p]\n    q[0].pop()"]
+)
+def test_what_a_function_changes_under_another_name_is_refused(tmp_path, inside):
+    (tmp_path / "list.py").write_text(f"def made():\n    p = [[('Rotate', 0.5, 0.5)]]\n    {inside}\n    return p\n")
+    with pytest.raises(ValueError, match=r"'made' cannot be read from .*: it is computed by code"):
+        import_policy(tmp_path / "list.py", "dada", "made")
+
+
+def test_parameters_are_not_the_modules_names(tmp_path):
+    (tmp_path / "list.py").write_text(LISTED + "def strong(policies):\n    return policies\n")
+    assert import_policy(tmp_path / "list.py", "dada").name == "policies"
+
+
+def test_a_function_may_be_called_in_its_file(tmp_path):
+    (tmp_path / "list.py").write_text(f"def made():\n    {LISTED}    return policies\nprint(made())\nmade().pop()\n")
+    assert import_policy(tmp_path / "list.py", "dada").name == "made"
+
+
 def test_other_decorators(archive):
     with pytest.raises(
         ValueError, match=r"decorated of .* is changed by the decorator something.else_\('x'\), which is"
@@ -190,8 +276,18 @@ def test_files_that_cannot_be_read(tmp_path):
         import_policy(tmp_path / "binary.py", "dada")
     with open(tmp_path / "large.py", "wb") as file:
         file.truncate(11_000_000)
-    with pytest.raises(ValueError, match="is larger than 10 MB"):
+    with pytest.raises(ValueError, match="cannot be read: it is larger than 10 MiB, the most that such a file may"):
         import_policy(tmp_path / "large.py", "dada")
+    with pytest.raises(ValueError, match="cannot be read: Is a directory"):
+        import_policy(tmp_path, "dada")
+    os.mkfifo(tmp_path / "pipe.py")
+    with pytest.raises(ValueError, match="cannot be read: it is a pipe or device, not a file"):
+        import_policy(tmp_path / "pipe.py", "dada")
+
+
+def test_a_byte_order_mark_is_not_part_of_the_text(tmp_path):
+    (tmp_path / "marked.py").write_bytes(b"\xef\xbb\xbf" + b"X = [[('Rotate', 0.5, 0.25)]]\r\n")
+    assert import_policy(tmp_path / "marked.py", "dada").policy.sub_policies == ((("Rotate", 0.5, 0.25),),)
 
 
 def test_nothing_in_the_file_is_run(tmp_path):

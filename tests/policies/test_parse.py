@@ -130,6 +130,7 @@ def test_the_lists_behind_timms_names(text, count, entries):
         ("rand-p1.5", "p must be a number from 0 to 1, got 1.5"),
         ("rand-n65", "n must be a whole number from 0 to 64, got 65"),
         ("rand-n16-tweights", "without replacement by op_weights needs n of at most 15, got 16"),
+        ("rand-m9-mmax8.5", "in 'rand-m9-mmax8.5' the option 'mmax' must be a whole number, got 8.5"),
         ("rand-mmax0", "in 'rand-mmax0' the option 'mmax' must be positive"),
         ("original-m9", "in 'original-m9' the section 'm9' is not one of mstd and a number"),
         ("randaugment-m11", "m must be a number from 0 to 10, the top level of its semantics, got 11"),

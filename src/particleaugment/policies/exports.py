@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 from particleaugment.ops import Kind, lookup, nearest_name
@@ -123,7 +124,7 @@ def _timm(policy: Policy) -> tuple[str, list[str]]:
         return _timm_rand(policy)
     assert isinstance(policy, SubPolicies)
     for head in ("original", "originalr", "v0", "v0r"):
-        text = head + (f"-mstd{policy.m_std:g}" if policy.m_std else "")
+        text = head + (f"-mstd{_decimal(policy.m_std)}" if policy.m_std else "")
         if not math.isinf(policy.m_std) and parse(text) == policy:
             return text + "\n", []
     return _timm_list(policy)
@@ -131,10 +132,12 @@ def _timm(policy: Policy) -> tuple[str, list[str]]:
 
 def _timm_rand(policy: RandAugment) -> tuple[str, list[str]]:
     top = get_semantics(policy.semantics).top
-    level = round(policy.m if top == 10 else policy.m / top * 10)
-    parts = [f"rand-m{level}-n{policy.n}-p{policy.p!r}"]
-    parts += [f"mstd{101 if math.isinf(policy.m_std) else policy.m_std!r}"] if policy.m_std else []
-    parts += [f"mmax{policy.m_max!r}"] if policy.m_max is not None else []
+    scale = 10 / top
+    level, spread = round(policy.m * scale), policy.m_std * scale
+    parts = [f"rand-m{level}-n{policy.n}-p{_decimal(policy.p)}"]
+    # timm takes a spread above 100 for infinity.
+    parts += [f"mstd{101 if math.isinf(spread) else _decimal(min(spread, 100.0))}"] if spread else []
+    parts += [f"mmax{max(1, round(policy.m_max * scale))}"] if policy.m_max is not None else []
     weighted = policy.op_weights == _TIMM_WEIGHTS
     parts += ["tweights"] if weighted else ["inc1"] if policy.semantics != "timm" else []
     text = "-".join(parts)
@@ -144,7 +147,8 @@ def _timm_rand(policy: RandAugment) -> tuple[str, list[str]]:
         "m": f"the level {policy.m:g} of {top:g}, which becomes {level} of timm's 10",
         "semantics": f"the arguments of semantics {policy.semantics!r} ({parsed.semantics!r} is timm's)",
         "ops": f"the op set (timm's is {', '.join(TIMM_OPS)})",
-        "m_max": "the cut of noisy levels",
+        "m_std": f"the noise of {policy.m_std:g} on levels of {top:g}, which becomes {parsed.m_std:g} of timm's 10",
+        "m_max": f"the highest level {policy.m_max or 0:g} of {top:g}, which becomes {parsed.m_max or 0:g} of timm's",
         "op_weights": "the ops' weights",
         "resample": "the one resampling filter (timm draws bilinear or bicubic)",
     }
@@ -282,6 +286,8 @@ def _torchvision_step(step: tuple[str, float, float], semantics: str) -> tuple[s
         return None
     mapping = get_semantics(semantics)
     plus, minus = (_short(mapping.argument(name, level, sign, _SIZE)) for sign in (1, -1))
+    if name == "Posterize" and plus < 1:
+        return "Brightness", probability, 0.0, 0.0  # both are black, and Pillow 13 refuses 0 bits
     return name, probability, plus, minus
 
 
@@ -323,6 +329,15 @@ def _steps(sub_policy: SubPolicy) -> list[tuple[str, float, float]]:
 def _short(value: float) -> float:
     """Six digits are more than a policy knows."""
     return float(f"{value:.6g}")
+
+
+def _decimal(value: float) -> str:
+    """A number without an exponent, whose minus sign would end a section of timm's strings.
+
+    >>> _decimal(1.0), _decimal(0.5), _decimal(1e-05)
+    ('1', '0.5', '0.00001')
+    """
+    return f"{Decimal(repr(value)):f}".removesuffix(".0")
 
 
 def _lines(rows: Sequence[Sequence[tuple[Any, ...]]]) -> str:

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from particleaugment.ops import nearest_name
+from particleaugment.policies.changed_names import bound_names, changed_names, local_names
 from particleaugment.policies.subpolicies import SubPolicies
+from particleaugment.strict_json import JSONError, read_file
 
 __all__ = ["FORMATS", "Imported", "import_policy"]
 
@@ -38,7 +40,7 @@ FORMATS: Mapping[str, _Format] = {
 """The list formats that can be read, by the project that published them."""
 
 _TRANSLATED = "autoaug2arsaug"  # the decorator in Fast AutoAugment's archive over lists with AutoAugment's levels
-_LARGEST_FILE = 10_000_000
+_LARGEST_FILE = 10 << 20
 _LONGEST_LIST = 100_000
 
 
@@ -55,7 +57,8 @@ class _Unreadable(Exception):
 
 class _Found(NamedTuple):
     value: Any
-    decorators: tuple[str, ...]
+    decorators: tuple[str, ...] = ()
+    changed_in: int | None = None
 
 
 def import_policy(path: str | Path, source: str, name: str | None = None) -> Imported:
@@ -82,15 +85,19 @@ def import_policy(path: str | Path, source: str, name: str | None = None) -> Imp
     if name is None:
         if len(lists) != 1:
             names = ", ".join(_first_names(lists))
+            shape = "[[(op, probability, level), ...], ...]"
             raise ValueError(
                 f"{path} holds several policies; choose one with --name: {names}"
                 if lists
-                else f"{path} holds no list of sub-policies, [[(op, probability, level), ...], ...]"
+                else f"{path} holds no list of sub-policies, {shape}, that its code leaves alone"
             )
         name = next(iter(lists))
     if name not in lists:
         known = f"; it holds {', '.join(_first_names(lists))}" if lists else ""
         reason = "is computed by code, or is no list of sub-policies" if name in found else "is not in it"
+        line = found[name].changed_in if name in found else None
+        if line is not None:
+            reason = f"may be changed by line {line}, which is not run; copy the list alone into a file"
         raise ValueError(f"{name!r} cannot be read from {path}: it {reason}{nearest_name(name, lists) or known}")
     _check_decorators(path, source, name, lists[name].decorators)
     form = FORMATS[source]
@@ -133,65 +140,85 @@ def _first_names(lists: Mapping[str, _Found]) -> list[str]:
 
 def _read(path: Path) -> dict[str, _Found]:
     try:
-        if path.stat().st_size > _LARGEST_FILE:
-            raise ValueError(f"{path} is larger than {_LARGEST_FILE // 10**6} MB, too large for a list of policies")
-        text = path.read_text(encoding="utf-8")
+        text = read_file(path, _LARGEST_FILE).decode("utf-8-sig")
     except FileNotFoundError:
         raise ValueError(f"there is no file {path}") from None
     except UnicodeDecodeError:
-        raise ValueError(f"{path} is not a text file") from None
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+        raise ValueError(f"{path} is not a text file in UTF-8; save it as such") from None
+    except (OSError, JSONError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ValueError(f"{path} cannot be read: {reason}") from None
     try:
-        tree = ast.parse(text)
-        variables, _ = _assigned(tree.body, {})
-        found = {name: _Found(value, ()) for name, value in variables.items()}
-        for node in tree.body:
-            if isinstance(node, ast.FunctionDef):
-                _, returned = _assigned(node.body, dict(variables))
-                decorators = tuple(ast.unparse(decorator) for decorator in node.decorator_list)
-                found[node.name] = _Found(returned, decorators)
-        return found
+        return _found(ast.parse(text).body)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = str(error) if isinstance(error, (SyntaxError, ValueError)) else "it is nested too deeply"
         raise ValueError(f"{path} cannot be read as Python text: {reason}") from None
 
 
-def _assigned(body: Sequence[ast.stmt], scope: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+def _found(body: Sequence[ast.stmt]) -> dict[str, _Found]:
+    known = bound_names(body)
+    changed = changed_names(body, known)
+    variables, _ = _assigned(body, {}, changed)
+    found = {
+        name: _returned(value, variables, known) if isinstance(value, ast.FunctionDef) else _Found(value)
+        for name, value in variables.items()
+    }
+    return found | {name: _Found(None, changed_in=changed.get(name)) for name in known - found.keys()}
+
+
+def _returned(function: ast.FunctionDef, variables: Mapping[str, Any], known: set[str]) -> _Found:
+    own = local_names(function)
+    changed = changed_names(function.body, known | own)
+    scope = {name: value for name, value in variables.items() if name not in own and name not in changed}
+    _, returned = _assigned(function.body, scope, changed)
+    return _Found(returned, tuple(ast.unparse(decorator) for decorator in function.decorator_list))
+
+
+def _assigned(
+    body: Sequence[ast.stmt], scope: dict[str, Any], changed: Mapping[str, int]
+) -> tuple[dict[str, Any], Any]:
     """Follow plain assignments; return the names with their values, and what a ``return`` gives (None if unknown).
 
-    A name that anything else might change is forgotten, so that no list is taken for what it is not.
+    A name that anything else might change has no value, so that no list is taken for what it is not. The value of a
+    function is its definition.
     """
     returned: Any = None
     returns = [node for statement in body for node in ast.walk(statement) if isinstance(node, ast.Return)]
     for statement in body:
         match statement:
             case ast.Assign(targets=targets, value=value) if all(isinstance(target, ast.Name) for target in targets):
-                _assign(scope, [target.id for target in targets if isinstance(target, ast.Name)], value)
+                names = [target.id for target in targets if isinstance(target, ast.Name)]
+                _assign(scope, names, value, changed)
             case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
-                _assign(scope, [name], value)
+                _assign(scope, [name], value, changed)
             case ast.Return(value=ast.expr() as value) if len(returns) == 1:
                 try:
                     returned = _evaluated(value, scope)
                 except _Unreadable:
                     returned = None
-            case ast.FunctionDef() | ast.Import() | ast.ImportFrom() | ast.Return():
-                pass
+            case ast.FunctionDef(name=name):
+                scope[name] = statement
+            case ast.Import(names=imported) | ast.ImportFrom(names=imported):
+                for alias in imported:
+                    if alias.name == "*":
+                        scope.clear()
+                    scope.pop(alias.asname or alias.name.partition(".")[0], None)
             case _:
-                for node in ast.walk(statement):
-                    if isinstance(node, ast.Name):
-                        scope.pop(node.id, None)
+                for name in bound_names([statement]):
+                    scope.pop(name, None)
     return scope, returned
 
 
-def _assign(scope: dict[str, Any], names: list[str], value: ast.expr) -> None:
+def _assign(scope: dict[str, Any], names: list[str], value: ast.expr, changed: Mapping[str, int]) -> None:
     try:
         known = _evaluated(value, scope)
     except _Unreadable:
-        for name in names:
+        known = None
+    for name in names:
+        if known is None or name in changed:
             scope.pop(name, None)
-    else:
-        scope.update(dict.fromkeys(names, known))
+        else:
+            scope[name] = known
 
 
 def _evaluated(node: ast.expr, scope: Mapping[str, Any]) -> Any:

@@ -117,7 +117,7 @@ def _timm_rand(text: str, sections: list[str]) -> RandAugment:
     options = _options(text, rest, ("m", "n", "p", "mstd", "mmax", "inc"))
     if "inc" in options and options["inc"] == 0:
         raise ValueError(f"in {text!r} leave inc0 out: timm reads it as inc1, which is unlikely to be what you mean")
-    highest = options.get("mmax")
+    highest = _whole(text, "mmax", options["mmax"]) if "mmax" in options else None
     if highest is not None and highest <= 0:
         raise ValueError(f"in {text!r} the option 'mmax' must be positive")
     spread = options.get("mstd", 0.0)

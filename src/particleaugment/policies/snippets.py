@@ -6,7 +6,7 @@ __all__ = ["TIMM_SNIPPET", "TORCHVISION_SNIPPET"]
 
 TIMM_SNIPPET = '''"""A policy for timm: `policy` takes and gives a Pillow image, like the transform that --aa makes."""
 
-{imports}from PIL import Image
+{imports}from PIL import Image, ImageOps
 from timm.data.auto_augment import AugmentOp, AutoAugment
 
 {closest}HPARAMS = {{{hparams}}}
@@ -19,9 +19,22 @@ SUB_POLICIES = [
 {rows}
 ]
 
+
+def posterize(image, bits, **_):
+    # 0 bits are black, and Pillow 13 refuses them.
+    return ImageOps.posterize(image, min(bits, 8)) if bits >= 1 else image.point(lambda _: 0)
+
+
+def op(name, probability, magnitude):
+    made = AugmentOp(name, probability, magnitude, HPARAMS)
+    if name.startswith("Posterize"):
+        made.aug_fn = posterize
+    return made
+
+
 policy = AutoAugment(
     [
-        [AugmentOp(name, probability, magnitude, HPARAMS) for name, probability, magnitude in steps]
+        [op(*step) for step in steps]
         for steps, count in zip(SUB_POLICIES, COUNTS)
         for _ in range(count)
     ]
@@ -40,7 +53,7 @@ GEOMETRY = {{"interpolation": InterpolationMode.BILINEAR, "fill": [128, 128, 128
 WEIGHTS = [
 {weights}
 ]
-# One sub-policy a line: (op, probability, argument, argument with the other sign).
+# One sub-policy a line: (op, probability, argument, argument with the other sign). Brightness 0 is Posterize to 0 bits.
 SUB_POLICIES = [
 {rows}
 ]
@@ -56,7 +69,7 @@ OPS = {{
     "Equalize": lambda image, _: F.equalize(image),
     "Invert": lambda image, _: F.invert(image),
     "Rotate": lambda image, degrees: F.rotate(image, degrees, **GEOMETRY),
-    "Solarize": lambda image, threshold: F.solarize(image, threshold) if threshold < 256 else image,
+    "Solarize": lambda image, threshold: F.solarize(image, threshold) if threshold <= 255 else image,
     "Posterize": lambda image, bits: F.posterize(image, int(bits)),
     "Color": lambda image, factor: F.adjust_saturation(image, factor),
     "Contrast": lambda image, factor: F.adjust_contrast(image, factor),
