@@ -3,10 +3,11 @@
 import copy
 import io
 import json
+from contextlib import nullcontext
 
 import pytest
 import torch
-from searching import learning, pictures, run_epochs, search_of, step, train_epoch
+from searching import improved_search, learning, pictures, run_epochs, search_of, step, train_epoch
 from torch import nn
 from toy import cross_entropy, preprocess
 
@@ -68,6 +69,19 @@ def test_the_global_generator_plays_no_part():
         states.append(search.state)
         assert torch.equal(torch.get_rng_state(), before)
     assert states[0] == states[1]
+
+
+@pytest.mark.parametrize("make", [search_of, improved_search], ids=["paper", "improved"])
+def test_the_default_dtype_plays_no_part(make, another_default_dtype):
+    results = []
+    for context in (nullcontext, another_default_dtype):
+        model, optimizer = learning()
+        with context():
+            search = make()
+            records = run_epochs(search, model, optimizer, (1, 2, 3))
+        results.append((search.state, records))
+    assert results[0] == results[1]
+    assert not results[0][1][-1].skip_reason
 
 
 def test_a_step_leaves_everything_but_the_policy_alone():

@@ -144,7 +144,7 @@ class FilterSettings:
         # Everything else is checked by the functions that use it, on the smallest input, before any long work.
         state = self.initial_state(seed=0)
         self.policy(state)
-        nothing = torch.zeros(self.num_particles)
+        nothing = torch.zeros(self.num_particles, dtype=torch.float64)
         updated, _ = self.reweighted(self.moved(state, 0, 0), nothing + 1, nothing, target=1.0)
         pf.resample(updated, alpha=self.alpha, scheme=self.resampling, seed=0, step=0)
 

@@ -54,6 +54,15 @@ def test_seed_epoch_and_id_change_the_program(policy):
 
 
 @every_policy
+def test_the_default_dtype_does_not_matter(policy, another_default_dtype):
+    expected = policy.sample(MANY[:500], 3, 5, (17, 40))
+    with another_default_dtype():
+        drawn = copy.deepcopy(policy).sample(MANY[:500], 3, 5, (17, 40))
+    assert drawn.equal(expected)
+    assert drawn.arg.dtype == torch.float64
+
+
+@every_policy
 def test_json_round_trip(policy, tmp_path):
     path = tmp_path / "policy.json"
     policy.save(path)
