@@ -141,6 +141,13 @@ def test_eval_mode_normalises_and_no_more():
     assert not torch.equal(plain.train()(IMAGES), IMAGES)
 
 
+def test_eval_mode_refuses_images_that_were_converted_before():
+    for images in (IMAGES / 255, IMAGES[0] / 255):
+        with pytest.raises(TypeError, match=r"Normalize takes uint8 images \(0 to 255\), got torch.float32; leave"):
+            full_augment().eval()(images)
+        assert torch.equal(pa.Augment("trivial").eval()(images), images)
+
+
 def test_grey_images_and_layouts():
     augment = pa.Augment(pa.TrivialAugment(), before=(pa.PadCrop(2),), after=(pa.RandomErasing(),))
     assert augment(IMAGES[:, :1], IDS).shape == (COUNT, 1, 16, 12)
