@@ -127,6 +127,74 @@ def test_a_saved_search_continues_identically(with_ids):
     assert torch.equal(again.augment(images), search.augment(images))
 
 
+def asks_once(search, labels, first):
+    ids = search.training_ids(labels)
+    for epoch in range(first, 11):
+        search.set_epoch(epoch)
+        yield ids
+
+
+def asks_before_each_epoch(search, labels, first):
+    for epoch in range(first, 11):
+        ids = search.training_ids(labels)
+        search.set_epoch(epoch)
+        yield ids
+
+
+def asks_in_each_epoch(search, labels, first):
+    search.training_ids(labels)
+    for epoch in range(first, 11):
+        search.set_epoch(epoch)
+        yield search.training_ids(labels)
+
+
+def asks_by_number(search, labels, first):
+    for epoch in range(first, 11):
+        ids = search.training_ids(labels, epoch)
+        search.set_epoch(epoch)
+        yield ids
+
+
+def asks_once_more_for_the_last_fifth(search, labels, first):
+    ids = search.training_ids(labels)
+    for epoch in range(first, 11):
+        search.set_epoch(epoch)
+        ids = search.training_ids(labels) if epoch == 9 else ids
+        yield ids
+
+
+@pytest.mark.parametrize(
+    ("loop", "whole_epochs"),
+    [
+        (asks_once, 0),
+        (asks_before_each_epoch, 1),
+        (asks_in_each_epoch, 2),
+        (asks_by_number, 2),
+        (asks_once_more_for_the_last_fifth, 2),
+    ],
+)
+def test_a_resumed_loop_trains_on_the_samples_it_would_have_trained_on(loop, whole_epochs):
+    labels = torch.arange(400) % 4
+    undisturbed, saved = [], []
+    search = pa.ParticleAugment.improved(10, measure_size=64)
+    for ids in loop(search, labels, 1):
+        undisturbed.append(ids.tolist())
+        saved.append(search.state_dict())
+    assert [len(ids) for ids in undisturbed] == [336] * (10 - whole_epochs) + [400] * whole_epochs
+    for stopped_after in range(1, 10):
+        search, states = pa.ParticleAugment.improved(10, measure_size=64), []
+        search.load_state_dict(saved[stopped_after - 1])
+        resumed = []
+        for ids in loop(search, labels, stopped_after + 1):
+            resumed.append(ids.tolist())
+            states.append(search.state_dict())
+        assert resumed == undisturbed[stopped_after:]
+        for again, state in enumerate(states[:-1], stopped_after + 1):
+            search = pa.ParticleAugment.improved(10, measure_size=64)
+            search.load_state_dict(state)
+            assert [ids.tolist() for ids in loop(search, labels, again + 1)] == undisturbed[again:]
+
+
 def test_freeze():
     search, (model, optimizer) = search_of(), learning()
     step(search, model, optimizer)

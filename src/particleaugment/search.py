@@ -91,6 +91,7 @@ class ParticleAugment:
         self._snapshot = Snapshot()
         self._samples: Samples | None = None
         self._split: tuple[Tensor, tuple[Tensor, Tensor] | None] | None = None
+        self._first_epoch, self._asks_by_epoch = 0, False
 
     @classmethod
     def improved(cls, epochs: int, seed: int = 0, *, measure_size: int | float = 512, **settings: Any) -> Self:
@@ -138,7 +139,8 @@ class ParticleAugment:
         """Return the samples to train on: all, or with ``measure_on="heldout"`` those that are not held out.
 
         In the last fifth of training severities no longer need held-out samples, and all are to be trained on: a loop
-        may ask in every epoch, or once and leave them out to the end.
+        may ask in every epoch, or once and leave them out to the end. After :meth:`load_state_dict` a loop that asked
+        once is answered as it was then, and one that asked in every epoch by the epoch.
 
         Args:
             labels: Class labels of all samples.
@@ -146,7 +148,10 @@ class ParticleAugment:
         """
         labels = torch.as_tensor(labels)
         split = self._split_of(labels)
-        if split is None or not self.settings.holds_out_in(self.epoch if epoch is None else epoch):
+        if epoch is None:
+            self._asks_by_epoch |= self.epoch != self._first_epoch
+            epoch = self.epoch if self._asks_by_epoch else 0
+        if split is None or not self.settings.holds_out_in(epoch):
             return torch.arange(len(labels))
         return split[0]
 
@@ -316,6 +321,7 @@ class ParticleAugment:
             "steps_taken": self.steps_taken,
             "skipped_steps": self.skipped_steps,
             "gap": self._mean_gap,
+            "asks_by_epoch": self._asks_by_epoch,
             "augment": self._augment.get_extra_state(),
             "history_starts": torch.tensor([start for start, _ in self._history]),
             "history_particles": torch.stack([state.particles for _, state in self._history]),
@@ -337,6 +343,7 @@ class ParticleAugment:
         self.frozen, self.steps_taken = bool(state["frozen"]), int(state["steps_taken"])
         self.skipped_steps, self._mean_gap = int(state["skipped_steps"]), float(state["gap"])
         self._augment.set_extra_state(state["augment"])
+        self._first_epoch, self._asks_by_epoch = self.epoch, bool(state.get("asks_by_epoch", False))
         self._augment.policy = self.policy
 
     def samples_of(self, dataset: Any) -> Samples:
