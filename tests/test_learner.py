@@ -136,11 +136,17 @@ def test_a_loss_that_is_not_finite_takes_no_step():
     assert not learner.optimizer.state
 
 
-@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(), lambda logits, targets: logits])
-def test_a_loss_of_the_wrong_shape_is_explained(loss):
+@pytest.mark.parametrize(
+    ("loss", "advice"),
+    [
+        (nn.CrossEntropyLoss(), r"got \(\); use reduction='none'"),
+        (lambda logits, targets: logits, r"got \(6, 3\); average it over classes: .mean\(1\)"),
+    ],
+)
+def test_a_loss_of_the_wrong_shape_is_explained(loss, advice):
     learner = learner_of(loss=loss)
     images, labels = pictures(6)
-    with pytest.raises(ValueError, match=r"must return one value per sample, \[6\], got .* use reduction='none'"):
+    with pytest.raises(ValueError, match=rf"must return one value per sample, \[6\], {advice}"):
         learner.train_batch(images, labels)
     with pytest.raises(ValueError, match="one value per sample"):
         run(learner, Samples(pictures()))

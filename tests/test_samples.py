@@ -100,6 +100,47 @@ def test_grey_images():
     assert pa.IndexedDataset([(Image.fromarray(grey[0]), 0)])[0][0].shape == (1, 6, 4)
 
 
+TWO = torch.arange(COUNT) % 2
+SEVERAL = torch.nn.functional.one_hot(LABELS, 4) | torch.tensor([0, 0, 0, 1])
+TARGETS = {
+    "one column": (TWO.unsqueeze(1).float(), TWO),
+    "probabilities of the second class": (TWO * 0.8 + 0.1, TWO),
+    "a column of them": ((TWO * 0.8 + 0.1).unsqueeze(1), TWO),
+    "several classes": (SEVERAL.float(), LABELS),
+    "several classes as truth values": (SEVERAL.bool(), LABELS),
+}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_classes_of_targets_of_every_shape(name):
+    targets, classes = TARGETS[name]
+    search = pa.ParticleAugment.improved(10, measure_size=6)
+    expected = search.training_ids(classes)
+    for given in (targets, targets.numpy(), targets.tolist(), list(targets)):
+        assert torch.equal(pa.ParticleAugment.improved(10, measure_size=6).training_ids(given), expected)
+    for dataset in ((IMAGES, targets), Pictures(lambda i: (IMAGES[i], targets[i])), Pictures(None, targets=targets)):
+        assert torch.equal(Samples(dataset).labels, classes)
+        search.check_held_out(Samples(dataset).labels)
+    assert torch.equal(Samples((IMAGES, targets)).gather(torch.tensor([3]))[1], targets[3:4])
+
+
+@pytest.mark.parametrize(
+    ("targets", "error", "message"),
+    [
+        (
+            torch.zeros(COUNT, 2, 2),
+            ValueError,
+            r"targets must have shape \[samples\] or \[samples, classes\], got \(12, 2",
+        ),
+        (3, ValueError, r"must have shape \[samples\] or \[samples, classes\], got \(\)"),
+        (["cat", "dog"], TypeError, "a target must be a class number or .*, got list; number the classes from 0"),
+    ],
+)
+def test_targets_without_classes(targets, error, message):
+    with pytest.raises(error, match=message):
+        pa.ParticleAugment.improved(10).training_ids(targets)
+
+
 class Stream(IterableDataset):
     def __iter__(self):
         return iter([])

@@ -120,9 +120,12 @@ class Learner:
         logits = getattr(output, "logits", output)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         losses = self.loss(logits, targets.to(self.device))
+        if losses.dim() == 2 and losses.shape[1] == 1:
+            losses = losses.squeeze(1)
         if losses.dim() != 1 or len(losses) != len(images):
+            advice = "average it over classes: .mean(1)" if losses.dim() == 2 else "use reduction='none'"
             raise ValueError(
                 f"loss(logits, targets) must return one value per sample, [{len(images)}], got {tuple(losses.shape)}; "
-                "use reduction='none'"
+                f"{advice}"
             )
         return losses

@@ -20,6 +20,7 @@ from particleaugment.policies.particles import ParticlePolicy
 from particleaugment.policies.schedule import Schedule, ScheduleStep
 from particleaugment.probe import EagerTrainee, Learner, Measurement, Progress, Samples, Trainee, probe
 from particleaugment.ranks import RankError, Ranks
+from particleaugment.samples import classes_of
 from particleaugment.severity import Severity, measure_severity
 from particleaugment.snapshot import Snapshot
 from particleaugment.transforms import Transform
@@ -135,7 +136,7 @@ class ParticleAugment:
         """What :meth:`augment` calls; its policy follows the search, also in workers of a data loader that run."""
         return self._augment
 
-    def training_ids(self, labels: Tensor | Sequence[int], epoch: int | None = None) -> Tensor:
+    def training_ids(self, labels: Tensor | Sequence[Any], epoch: int | None = None) -> Tensor:
         """Return the samples to train on: all, or with ``measure_on="heldout"`` those that are not held out.
 
         In the last fifth of training severities no longer need held-out samples, and all are to be trained on: a loop
@@ -143,10 +144,10 @@ class ParticleAugment:
         once is answered as it was then, and one that asked in every epoch by the epoch.
 
         Args:
-            labels: Class labels of all samples.
+            labels: Targets of all samples, as :class:`particleaugment.learner.Samples` takes them.
             epoch: The epoch; by default the present one.
         """
-        labels = torch.as_tensor(labels)
+        labels = classes_of(labels)
         split = self._split_of(labels)
         if epoch is None:
             self._asks_by_epoch |= self.epoch != self._first_epoch
