@@ -94,6 +94,50 @@ def test_known_labels_are_not_read():
     assert dataset.reads == 0
 
 
+class Repeated(Dataset):
+    """Hands on what it does not know itself, as many wrappers do."""
+
+    def __init__(self, dataset, times):
+        self.dataset, self.times = dataset, times
+
+    def __len__(self):
+        return int(len(self.dataset) * self.times)
+
+    def __getitem__(self, index):
+        return self.dataset[index % len(self.dataset)]
+
+    def __getattr__(self, name):
+        return getattr(self.dataset, name)
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"targets": LABELS[:7].tolist()},
+        {"targets": torch.cat([LABELS, LABELS])},
+        {"labels": ["cat", "dog", "owl"]},
+        {"labels": ["cat", "dog", "owl"] * (COUNT // 3)},
+        {"labels": lambda: LABELS},
+        {"targets": ["cat"] * COUNT, "labels": LABELS.tolist()},
+        {"targets": [{"boxes": [], "label": 1}] * COUNT},
+        {"targets": [torch.zeros(1), torch.zeros(2)] * (COUNT // 2)},
+        {"targets": 3},
+    ],
+)
+def test_attributes_that_are_not_one_class_per_sample_are_not_believed(attributes):
+    dataset = Pictures(lambda i: (PICTURES[i], int(LABELS[i])), **attributes)
+    assert torch.equal(Samples(dataset).labels, LABELS)
+    assert torch.equal(Samples(Subset(dataset, [4, 2])).labels, LABELS[[4, 2]])
+    assert dataset.reads == (0 if "labels" in attributes and "targets" in attributes else COUNT + 2)
+
+
+@pytest.mark.parametrize("times", [0.5, 2])
+def test_wrappers_that_hand_on_the_targets_of_another_length(times):
+    dataset = Repeated(Pictures(lambda i: (PICTURES[i], int(LABELS[i])), targets=LABELS.tolist()), times)
+    samples = Samples(dataset)
+    assert torch.equal(samples.labels, LABELS.repeat(2)[: len(dataset)])
+
+
 def test_grey_images():
     grey = IMAGES[:, 0].numpy()
     assert Samples((grey, LABELS)).gather(torch.tensor([1]))[0].shape == (1, 1, 6, 4)

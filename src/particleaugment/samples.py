@@ -82,7 +82,8 @@ class Samples:
         dataset: ``(images, targets)`` with images uint8 ``[N, C, H, W]`` (as an array also ``[N, H, W, C]``) and
             targets ``[N]``, ``[N, 1]`` or soft ``[N, classes]``; or any object with ``len`` whose items are ``(image,
             target)`` or a dict of both, the image being anything that :func:`to_uint8` takes. Labels of such an object
-            are taken from its ``targets`` or ``labels`` attribute if it has one, else by reading it through once.
+            are taken from its ``targets`` or ``labels`` attribute if that has one for each sample, else by reading it
+            through once.
 
     >>> samples = Samples((torch.zeros(4, 3, 8, 8, dtype=torch.uint8), torch.tensor([0, 1, 0, 1])))
     >>> samples.gather(torch.tensor([2, 3]))[1]
@@ -137,16 +138,14 @@ class Samples:
 
         Samples that are read later are compared with them.
         """
-        if self.tensors is None and len(labels) == len(self) and known_targets(self._items) is None:
+        if self.tensors is None and len(labels) == len(self) and known_classes(self._items) is None:
             self.labels, self._told = labels, True
 
     @cached_property
     def labels(self) -> Tensor:
         """The class of every sample, int64 ``[N]``; soft targets count as their likeliest class."""
-        targets = self.tensors[1] if self.tensors is not None else known_targets(self._items)
-        if targets is None:
-            targets = torch.stack([_as_target(self[i][1]) for i in range(len(self))])
-        return classes_of(targets)
+        known = classes_of(self.tensors[1]) if self.tensors is not None else known_classes(self._items)
+        return classes_of([_as_target(self[i][1]) for i in range(len(self))]) if known is None else known
 
 
 class IndexedDataset(Dataset[tuple[Tensor, Any, int]]):
@@ -191,15 +190,25 @@ def stacked(images: Sequence[Tensor]) -> Tensor:
     return torch.stack(list(images))
 
 
-def known_targets(dataset: Any) -> Tensor | None:
-    """Return a data set's targets if it can tell them without reading its samples."""
+def known_classes(dataset: Any) -> Tensor | None:
+    """Return the class of every sample if a data set can tell them without reading its samples.
+
+    Its ``targets`` or ``labels`` are believed only where they are one class per sample: they may also be names of
+    classes, a method, or, in a wrapper that hands on attributes, those of a data set of another length.
+    """
     if isinstance(dataset, Subset):
-        whole = known_targets(dataset.dataset)
+        whole = known_classes(dataset.dataset)
         return None if whole is None else whole[torch.as_tensor(dataset.indices)]
     if isinstance(dataset, TensorDataset):
-        return dataset.tensors[1] if len(dataset.tensors) > 1 else None
-    known = getattr(dataset, "targets", getattr(dataset, "labels", None))
-    return None if known is None else torch.stack([_as_target(target) for target in known])
+        return classes_of(dataset.tensors[1]) if len(dataset.tensors) > 1 else None
+    for name in ("targets", "labels"):
+        known = getattr(dataset, name, None)
+        try:
+            if known is not None and not callable(known) and len(known) == len(dataset):
+                return classes_of(known if isinstance(known, (Tensor, np.ndarray)) else list(known))
+        except (TypeError, ValueError, RuntimeError):
+            continue
+    return None
 
 
 def classes_of(targets: Any) -> Tensor:
