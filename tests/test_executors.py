@@ -230,6 +230,20 @@ def test_the_default_dtype_does_not_matter(executor, another_default_dtype):
     assert [torch.equal(*pair) for pair in zip(outputs, expected)] == [True] * 4
 
 
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_the_default_device_does_not_matter(executor):
+    images, program = random_batch()
+    every_op = [[(name, 0.37) if pa.ops.lookup(name).takes_argument else name] for name in pa.OPS]
+    expected = [
+        pa.apply(images, program, "pil"),
+        pa.apply(images[: len(every_op)], pa.Program.from_ops(every_op), "pil"),
+    ]
+    with torch.device("meta"):
+        outputs = [pa.apply(images, program, executor)]
+        outputs.append(pa.apply(images[: len(every_op)], pa.Program.from_ops(every_op), executor))
+    assert [torch.equal(*pair) for pair in zip(outputs, expected)] == [True, True]
+
+
 def test_large_batches_are_processed_in_chunks(monkeypatch):
     from particleaugment.executors import batch
 

@@ -71,6 +71,23 @@ def test_the_global_generator_plays_no_part():
     assert states[0] == states[1]
 
 
+@pytest.mark.parametrize("resampling", ["systematic", "multinomial", "stratified", "residual"])
+@pytest.mark.parametrize("make", [search_of, improved_search], ids=["paper", "improved"])
+def test_the_default_device_plays_no_part(make, resampling):
+    results = []
+    items = [(image, int(label)) for image, label in zip(*pictures())]
+    for context in (nullcontext(), torch.device("meta")):
+        model, optimizer = learning()
+        with context:
+            search = make(resampling=resampling, alpha=1.0, shuffle_scores=True)
+            search.set_epoch(1)
+            records = [step(search, model, optimizer)]
+            search.load_state_dict(search.state_dict())
+            records.append(step(search, model, optimizer, dataset=items))
+        results.append((search.state, records, search.schedule(4)))
+    assert results[0] == results[1]
+
+
 @pytest.mark.parametrize("make", [search_of, improved_search], ids=["paper", "improved"])
 def test_the_default_dtype_plays_no_part(make, another_default_dtype):
     results = []

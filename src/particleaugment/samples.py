@@ -198,7 +198,7 @@ def known_classes(dataset: Any) -> Tensor | None:
     """
     if isinstance(dataset, Subset):
         whole = known_classes(dataset.dataset)
-        return None if whole is None else whole[torch.as_tensor(dataset.indices)]
+        return None if whole is None else whole[torch.as_tensor(dataset.indices, device="cpu")]
     if isinstance(dataset, TensorDataset):
         return classes_of(dataset.tensors[1]) if len(dataset.tensors) > 1 else None
     for name in ("targets", "labels"):
@@ -236,7 +236,7 @@ def classes_of(targets: Any) -> Tensor:
 
 def _as_target(target: Any) -> Tensor:
     try:
-        return torch.as_tensor(target)
+        return target if isinstance(target, Tensor) else torch.as_tensor(target, device="cpu")
     except (TypeError, ValueError, RuntimeError):
         raise TypeError(
             f"a target must be a class number or soft class probabilities, got {type(target).__name__}; "

@@ -153,7 +153,7 @@ class ParticleAugment:
             self._asks_by_epoch |= self.epoch != self._first_epoch
             epoch = self.epoch if self._asks_by_epoch else 0
         if split is None or not self.settings.holds_out_in(epoch):
-            return torch.arange(len(labels))
+            return torch.arange(len(labels), device="cpu")
         return split[0]
 
     def check_held_out(self, labels: Tensor | None = None) -> None:
@@ -235,8 +235,8 @@ class ParticleAugment:
         samples = self.samples_of(dataset)
         self.check_held_out(samples.labels)
         # What ranks do together depends on these: if they differ, ranks would wait for each other.
-        given = torch.tensor([self.seed, self.steps_taken, self.frozen, self.epoch, batch_size, accumulate])
-        self._require_same(ranks, "before", given, samples.labels)
+        given = (self.seed, self.steps_taken, self.frozen, self.epoch, batch_size, accumulate)
+        self._require_same(ranks, "before", torch.tensor(given, device="cpu"), samples.labels)
         augment = self.training_augmentation()
         trainee = EagerTrainee(learner, samples, augment, batch_size * ranks.world)
         with ranks.common_buffers(model):
@@ -324,7 +324,7 @@ class ParticleAugment:
             "gap": self._mean_gap,
             "asks_by_epoch": self._asks_by_epoch,
             "augment": self._augment.get_extra_state(),
-            "history_starts": torch.tensor([start for start, _ in self._history]),
+            "history_starts": torch.tensor([start for start, _ in self._history], device="cpu"),
             "history_particles": torch.stack([state.particles for _, state in self._history]),
             "history_log_weights": torch.stack([state.log_weights for _, state in self._history]),
         }

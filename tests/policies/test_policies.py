@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from policy_cases import MANY, POLICIES, PROPERTY, every_policy, particle_policy, schedule
 
 import particleaugment as pa
+from particleaugment.policies.base import from_dict
 from particleaugment.semantics import SEMANTICS
 
 # What holds for every policy.
@@ -60,6 +61,13 @@ def test_the_default_dtype_does_not_matter(policy, another_default_dtype):
         drawn = copy.deepcopy(policy).sample(MANY[:500], 3, 5, (17, 40))
     assert drawn.equal(expected)
     assert drawn.arg.dtype == torch.float64
+
+
+@every_policy
+def test_the_default_device_does_not_matter(policy):
+    expected = policy.sample(MANY[:500], 3, 5, (17, 40))
+    with torch.device("meta"):
+        assert from_dict(policy.to_dict()).sample(MANY[:500], 3, 5, (17, 40)).equal(expected)
 
 
 @every_policy
