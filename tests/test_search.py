@@ -144,6 +144,22 @@ def test_a_saved_search_continues_identically(with_ids):
     assert torch.equal(again.augment(images), search.augment(images))
 
 
+@pytest.mark.parametrize("lonely", [0, 20, 47])
+def test_a_class_of_one_sample_is_trained_on(lonely):
+    images, labels = pictures()
+    labels = labels.clone()
+    labels[lonely] = 3
+    search = pa.ParticleAugment.improved(10, measure_size=24)
+    trained = search.training_ids(labels)
+    assert len(trained) == 24
+    assert lonely in trained
+    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 4))
+    search.set_epoch(1)
+    record = step(search, model, torch.optim.SGD(model.parameters(), lr=0.1), dataset=(images, labels))
+    assert record.gap is not None
+    assert not record.skip_reason
+
+
 def asks_once(search, labels, first):
     ids = search.training_ids(labels)
     for epoch in range(first, 11):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from particleaugment import filter as pf
-from particleaugment.data.split import train_validation_split
+from particleaugment.data.split import held_out_split
 from particleaugment.filter._checks import as_real
 from particleaugment.filter.resample import SCHEMES
 from particleaugment.ops import OPS, nearest_name
@@ -200,7 +200,7 @@ class FilterSettings:
         if not self.holds_out:
             return None
         try:
-            trained, held_out = train_validation_split(labels, self.measure_size, seed)
+            trained, held_out = held_out_split(labels, self.measure_size, seed)
         except ValueError as error:
             raise ValueError(f"measure_size={self.measure_size} does not suit {len(labels)} samples: {error}") from None
         if self.measure == "loss" and len(held_out) < 2:

@@ -124,7 +124,7 @@ def hold_out(data: ImageData, validation: int | float, seed: int = 0) -> ImageDa
     if not isinstance(validation, bool) and validation == 0:
         return data
     try:
-        train, test = train_validation_split(data.train_labels, validation, seed)
+        train, test = train_validation_split(data.train_labels, validation, seed, data.classes)
     except (TypeError, ValueError) as error:
         raise ValueError(f"validation={validation!r} does not suit the data: {error}") from None
     return replace(
