@@ -1,3 +1,5 @@
+from contextlib import contextmanager
+
 import pytest
 import torch
 from runs import few_digits, no_report, tiny
@@ -13,3 +15,19 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(without_gpu)
         if "slow" in item.keywords and "slow" not in config.option.markexpr:
             item.add_marker(on_request)
+
+
+@pytest.fixture(params=[torch.float16, torch.bfloat16, torch.float64], ids=str)
+def another_default_dtype(request):
+    """A context in which torch makes floats of another type than float32."""
+
+    @contextmanager
+    def context():
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(request.param)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(before)
+
+    return context

@@ -4,6 +4,8 @@ import torch
 import toy
 from toy import IMAGES, LABELS, cross_entropy, network, preprocess
 
+import particleaugment as pa
+
 
 def pictures():
     return IMAGES, LABELS
@@ -16,6 +18,13 @@ def learning():
 
 def search_of(**settings):
     return toy.search_of(**({"num_particles": 5} | settings))
+
+
+def improved_search(epochs=10, **settings):
+    """An improved search that has said which samples to train on."""
+    search = pa.ParticleAugment.improved(epochs, **({"num_particles": 5, "seed": 7, "measure_size": 12} | settings))
+    search.training_ids(LABELS)
+    return search
 
 
 def step(search, model, optimizer, **changes):

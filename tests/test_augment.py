@@ -141,6 +141,24 @@ def test_eval_mode_normalises_and_no_more():
     assert not torch.equal(plain.train()(IMAGES), IMAGES)
 
 
+def test_eval_mode_refuses_images_that_were_converted_before():
+    for images in (IMAGES / 255, IMAGES[0] / 255):
+        with pytest.raises(TypeError, match=r"Normalize takes uint8 images \(0 to 255\), got torch.float32; leave"):
+            full_augment().eval()(images)
+        assert torch.equal(pa.Augment("trivial").eval()(images), images)
+
+
+def test_the_default_device_does_not_matter():
+    augment = full_augment()
+    expected = [augment(IMAGES, IDS), augment(IMAGES), augment(IMAGES[0], 3), augment.state_dict()["_extra_state"]]
+    with torch.device("meta"):
+        augment = full_augment()
+        outputs = [augment(IMAGES, IDS), augment(IMAGES), augment(IMAGES[0], 3), augment.state_dict()["_extra_state"]]
+        transform = pa.ImageTransform(pa.Augment("trivial"))
+        assert transform(IMAGES[0], id=3).device == IMAGES.device
+    assert [torch.equal(*pair) for pair in zip(outputs, expected)] == [True] * 4
+
+
 def test_grey_images_and_layouts():
     augment = pa.Augment(pa.TrivialAugment(), before=(pa.PadCrop(2),), after=(pa.RandomErasing(),))
     assert augment(IMAGES[:, :1], IDS).shape == (COUNT, 1, 16, 12)

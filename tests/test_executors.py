@@ -218,6 +218,32 @@ def test_an_image_does_not_depend_on_its_batch(executor):
         assert torch.equal(pa.apply(images[i : i + 1], program[i : i + 1], executor), whole[i : i + 1])
 
 
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_the_default_dtype_does_not_matter(executor, another_default_dtype):
+    images, noisy = random_batch(60)
+    every_op = [[(name, 1.37) if pa.ops.lookup(name).takes_argument else name] for name in pa.OPS * 4]
+    drawn = (pa.TrivialAugment("standard"), pa.AutoAugment("cifar10"))
+    programs = [noisy, pa.Program.from_ops(every_op), *(policy.sample(torch.arange(60)) for policy in drawn)]
+    expected = [pa.apply(images, program, "pil") for program in programs]
+    with another_default_dtype():
+        outputs = [pa.apply(images, program, executor) for program in programs]
+    assert [torch.equal(*pair) for pair in zip(outputs, expected)] == [True] * 4
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_the_default_device_does_not_matter(executor):
+    images, program = random_batch()
+    every_op = [[(name, 0.37) if pa.ops.lookup(name).takes_argument else name] for name in pa.OPS]
+    expected = [
+        pa.apply(images, program, "pil"),
+        pa.apply(images[: len(every_op)], pa.Program.from_ops(every_op), "pil"),
+    ]
+    with torch.device("meta"):
+        outputs = [pa.apply(images, program, executor)]
+        outputs.append(pa.apply(images[: len(every_op)], pa.Program.from_ops(every_op), executor))
+    assert [torch.equal(*pair) for pair in zip(outputs, expected)] == [True, True]
+
+
 def test_large_batches_are_processed_in_chunks(monkeypatch):
     from particleaugment.executors import batch
 

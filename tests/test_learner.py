@@ -1,6 +1,8 @@
 """What a clone learns from and how: samples of every form, and batches that make steps."""
 
 import copy
+from collections import namedtuple
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -136,11 +138,61 @@ def test_a_loss_that_is_not_finite_takes_no_step():
     assert not learner.optimizer.state
 
 
-@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(), lambda logits, targets: logits])
-def test_a_loss_of_the_wrong_shape_is_explained(loss):
+@pytest.mark.parametrize(
+    ("loss", "advice"),
+    [
+        (nn.CrossEntropyLoss(), r"got \(\); use reduction='none'"),
+        (lambda logits, targets: logits, r"got \(6, 3\); average it over classes: .mean\(1\)"),
+    ],
+)
+def test_a_loss_of_the_wrong_shape_is_explained(loss, advice):
     learner = learner_of(loss=loss)
     images, labels = pictures(6)
-    with pytest.raises(ValueError, match=r"must return one value per sample, \[6\], got .* use reduction='none'"):
+    with pytest.raises(ValueError, match=rf"must return one value per sample, \[6\], {advice}"):
         learner.train_batch(images, labels)
     with pytest.raises(ValueError, match="one value per sample"):
         run(learner, Samples(pictures()))
+
+
+class Wrapped(nn.Module):
+    """A network whose output is packed into something else."""
+
+    def __init__(self, pack):
+        super().__init__()
+        self.network, self.pack = network(dropout=0.0), pack
+
+    def forward(self, x):
+        return self.pack(self.network(x))
+
+
+@pytest.mark.parametrize(
+    "pack",
+    [
+        lambda x: {"logits": x, "features": None},
+        lambda x: SimpleNamespace(logits=x),
+        lambda x: namedtuple("O", "logits")(x),
+    ],
+    ids=["dict", "object", "named tuple"],
+)
+def test_models_may_name_their_logits(pack):
+    images, labels = pictures(6)
+    plain, packed = learner_of(network(dropout=0.0)), learner_of(Wrapped(pack))
+    assert packed.train_batch(images, labels) == plain.train_batch(images, labels)
+    assert torch.equal(packed.losses(images, labels), plain.losses(images, labels))
+
+
+@pytest.mark.parametrize(
+    ("pack", "got"),
+    [
+        (lambda x: {"out": x, "aux": x}, "a dict with out, aux"),
+        (lambda x: {}, "a dict with nothing"),
+        (lambda x: {"logits": [x]}, "a dict with logits"),
+        (lambda x: (x, x), "tuple"),
+        (lambda x: [x], "list"),
+        (lambda x: None, "NoneType"),
+    ],
+)
+def test_models_without_logits_are_explained(pack, got):
+    learner = learner_of(Wrapped(pack))
+    with pytest.raises(TypeError, match=f"a model must return logits, .* as 'logits', got {got}; wrap it in a module"):
+        learner.train_batch(*pictures(6))

@@ -94,10 +94,95 @@ def test_known_labels_are_not_read():
     assert dataset.reads == 0
 
 
+class Repeated(Dataset):
+    """Hands on what it does not know itself, as many wrappers do."""
+
+    def __init__(self, dataset, times):
+        self.dataset, self.times = dataset, times
+
+    def __len__(self):
+        return int(len(self.dataset) * self.times)
+
+    def __getitem__(self, index):
+        return self.dataset[index % len(self.dataset)]
+
+    def __getattr__(self, name):
+        return getattr(self.dataset, name)
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"targets": LABELS[:7].tolist()},
+        {"targets": torch.cat([LABELS, LABELS])},
+        {"labels": ["cat", "dog", "owl"]},
+        {"labels": ["cat", "dog", "owl"] * (COUNT // 3)},
+        {"labels": lambda: LABELS},
+        {"targets": ["cat"] * COUNT, "labels": LABELS.tolist()},
+        {"targets": [{"boxes": [], "label": 1}] * COUNT},
+        {"targets": [torch.zeros(1), torch.zeros(2)] * (COUNT // 2)},
+        {"targets": 3},
+    ],
+)
+def test_attributes_that_are_not_one_class_per_sample_are_not_believed(attributes):
+    dataset = Pictures(lambda i: (PICTURES[i], int(LABELS[i])), **attributes)
+    assert torch.equal(Samples(dataset).labels, LABELS)
+    assert torch.equal(Samples(Subset(dataset, [4, 2])).labels, LABELS[[4, 2]])
+    assert dataset.reads == (0 if "labels" in attributes and "targets" in attributes else COUNT + 2)
+
+
+@pytest.mark.parametrize("times", [0.5, 2])
+def test_wrappers_that_hand_on_the_targets_of_another_length(times):
+    dataset = Repeated(Pictures(lambda i: (PICTURES[i], int(LABELS[i])), targets=LABELS.tolist()), times)
+    samples = Samples(dataset)
+    assert torch.equal(samples.labels, LABELS.repeat(2)[: len(dataset)])
+
+
 def test_grey_images():
     grey = IMAGES[:, 0].numpy()
     assert Samples((grey, LABELS)).gather(torch.tensor([1]))[0].shape == (1, 1, 6, 4)
     assert pa.IndexedDataset([(Image.fromarray(grey[0]), 0)])[0][0].shape == (1, 6, 4)
+
+
+TWO = torch.arange(COUNT) % 2
+SEVERAL = torch.nn.functional.one_hot(LABELS, 4) | torch.tensor([0, 0, 0, 1])
+TARGETS = {
+    "one column": (TWO.unsqueeze(1).float(), TWO),
+    "probabilities of the second class": (TWO * 0.8 + 0.1, TWO),
+    "a column of them": ((TWO * 0.8 + 0.1).unsqueeze(1), TWO),
+    "several classes": (SEVERAL.float(), LABELS),
+    "several classes as truth values": (SEVERAL.bool(), LABELS),
+}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_classes_of_targets_of_every_shape(name):
+    targets, classes = TARGETS[name]
+    search = pa.ParticleAugment.improved(10, measure_size=6)
+    expected = search.training_ids(classes)
+    for given in (targets, targets.numpy(), targets.tolist(), list(targets)):
+        assert torch.equal(pa.ParticleAugment.improved(10, measure_size=6).training_ids(given), expected)
+    for dataset in ((IMAGES, targets), Pictures(lambda i: (IMAGES[i], targets[i])), Pictures(None, targets=targets)):
+        assert torch.equal(Samples(dataset).labels, classes)
+        search.check_held_out(Samples(dataset).labels)
+    assert torch.equal(Samples((IMAGES, targets)).gather(torch.tensor([3]))[1], targets[3:4])
+
+
+@pytest.mark.parametrize(
+    ("targets", "error", "message"),
+    [
+        (
+            torch.zeros(COUNT, 2, 2),
+            ValueError,
+            r"targets must have shape \[samples\] or \[samples, classes\], got \(12, 2",
+        ),
+        (3, ValueError, r"must have shape \[samples\] or \[samples, classes\], got \(\)"),
+        (["cat", "dog"], TypeError, "a target must be a class number or .*, got list; number the classes from 0"),
+    ],
+)
+def test_targets_without_classes(targets, error, message):
+    with pytest.raises(error, match=message):
+        pa.ParticleAugment.improved(10).training_ids(targets)
 
 
 class Stream(IterableDataset):

@@ -3,10 +3,11 @@
 import copy
 import io
 import json
+from contextlib import nullcontext
 
 import pytest
 import torch
-from searching import learning, pictures, run_epochs, search_of, step, train_epoch
+from searching import improved_search, learning, pictures, run_epochs, search_of, step, train_epoch
 from torch import nn
 from toy import cross_entropy, preprocess
 
@@ -70,6 +71,36 @@ def test_the_global_generator_plays_no_part():
     assert states[0] == states[1]
 
 
+@pytest.mark.parametrize("resampling", ["systematic", "multinomial", "stratified", "residual"])
+@pytest.mark.parametrize("make", [search_of, improved_search], ids=["paper", "improved"])
+def test_the_default_device_plays_no_part(make, resampling):
+    results = []
+    items = [(image, int(label)) for image, label in zip(*pictures())]
+    for context in (nullcontext(), torch.device("meta")):
+        model, optimizer = learning()
+        with context:
+            search = make(resampling=resampling, alpha=1.0, shuffle_scores=True)
+            search.set_epoch(1)
+            records = [step(search, model, optimizer)]
+            search.load_state_dict(search.state_dict())
+            records.append(step(search, model, optimizer, dataset=items))
+        results.append((search.state, records, search.schedule(4)))
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("make", [search_of, improved_search], ids=["paper", "improved"])
+def test_the_default_dtype_plays_no_part(make, another_default_dtype):
+    results = []
+    for context in (nullcontext, another_default_dtype):
+        model, optimizer = learning()
+        with context():
+            search = make()
+            records = run_epochs(search, model, optimizer, (1, 2, 3))
+        results.append((search.state, records))
+    assert results[0] == results[1]
+    assert not results[0][1][-1].skip_reason
+
+
 def test_a_step_leaves_everything_but_the_policy_alone():
     search, (model, optimizer) = search_of(), learning()
     train_epoch(search, model, optimizer, 1)
@@ -111,6 +142,90 @@ def test_a_saved_search_continues_identically(with_ids):
     assert again.schedule(4) == search.schedule(4)
     images = pictures()[0]
     assert torch.equal(again.augment(images), search.augment(images))
+
+
+@pytest.mark.parametrize("lonely", [0, 20, 47])
+def test_a_class_of_one_sample_is_trained_on(lonely):
+    images, labels = pictures()
+    labels = labels.clone()
+    labels[lonely] = 3
+    search = pa.ParticleAugment.improved(10, measure_size=24)
+    trained = search.training_ids(labels)
+    assert len(trained) == 24
+    assert lonely in trained
+    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 4))
+    search.set_epoch(1)
+    record = step(search, model, torch.optim.SGD(model.parameters(), lr=0.1), dataset=(images, labels))
+    assert record.gap is not None
+    assert not record.skip_reason
+
+
+def asks_once(search, labels, first):
+    ids = search.training_ids(labels)
+    for epoch in range(first, 11):
+        search.set_epoch(epoch)
+        yield ids
+
+
+def asks_before_each_epoch(search, labels, first):
+    for epoch in range(first, 11):
+        ids = search.training_ids(labels)
+        search.set_epoch(epoch)
+        yield ids
+
+
+def asks_in_each_epoch(search, labels, first):
+    search.training_ids(labels)
+    for epoch in range(first, 11):
+        search.set_epoch(epoch)
+        yield search.training_ids(labels)
+
+
+def asks_by_number(search, labels, first):
+    for epoch in range(first, 11):
+        ids = search.training_ids(labels, epoch)
+        search.set_epoch(epoch)
+        yield ids
+
+
+def asks_once_more_for_the_last_fifth(search, labels, first):
+    ids = search.training_ids(labels)
+    for epoch in range(first, 11):
+        search.set_epoch(epoch)
+        ids = search.training_ids(labels) if epoch == 9 else ids
+        yield ids
+
+
+@pytest.mark.parametrize(
+    ("loop", "whole_epochs"),
+    [
+        (asks_once, 0),
+        (asks_before_each_epoch, 1),
+        (asks_in_each_epoch, 2),
+        (asks_by_number, 2),
+        (asks_once_more_for_the_last_fifth, 2),
+    ],
+)
+def test_a_resumed_loop_trains_on_the_samples_it_would_have_trained_on(loop, whole_epochs):
+    labels = torch.arange(400) % 4
+    undisturbed, saved = [], []
+    search = pa.ParticleAugment.improved(10, measure_size=64)
+    for ids in loop(search, labels, 1):
+        undisturbed.append(ids.tolist())
+        saved.append(search.state_dict())
+    assert [len(ids) for ids in undisturbed] == [336] * (10 - whole_epochs) + [400] * whole_epochs
+    for stopped_after in range(1, 10):
+        search, states = pa.ParticleAugment.improved(10, measure_size=64), []
+        search.load_state_dict(saved[stopped_after - 1])
+        resumed = []
+        for ids in loop(search, labels, stopped_after + 1):
+            resumed.append(ids.tolist())
+            states.append(search.state_dict())
+        assert resumed == undisturbed[stopped_after:]
+        for again, state in enumerate(states[:-1], stopped_after + 1):
+            search = pa.ParticleAugment.improved(10, measure_size=64)
+            search.load_state_dict(state)
+            assert [ids.tolist() for ids in loop(search, labels, again + 1)] == undisturbed[again:]
 
 
 def test_freeze():

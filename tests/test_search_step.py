@@ -6,7 +6,7 @@ import re
 
 import pytest
 import torch
-from searching import learning, pictures, run_epochs, search_of, step
+from searching import improved_search, learning, pictures, run_epochs, search_of, step
 from torch import nn
 from torch.utils.data import Dataset
 from toy import cross_entropy, preprocess
@@ -132,6 +132,27 @@ def test_label_smoothing_and_soft_targets():
     torch.testing.assert_close(records[0].delta, records[1].delta, rtol=1e-3, atol=1e-3)
     search, (model, optimizer) = search_of(), learning()
     assert step(search, model, optimizer).d0 != pytest.approx(records[0].d0, rel=1e-3)
+
+
+binary_cross_entropy = nn.BCEWithLogitsLoss(reduction="none")
+
+
+@pytest.mark.parametrize(
+    ("outputs", "loss"),
+    [(1, binary_cross_entropy), (3, lambda logits, targets: binary_cross_entropy(logits, targets).mean(1))],
+    ids=["two classes in one column", "several classes at once"],
+)
+@pytest.mark.parametrize("make", [search_of, improved_search], ids=["paper", "improved"])
+def test_binary_cross_entropy(make, outputs, loss):
+    images, labels = pictures()
+    targets = nn.functional.one_hot(labels, 3)[:, :outputs].float()
+    model = nn.Sequential(nn.Flatten(), nn.Linear(192, outputs))
+    search = make()
+    search.training_ids(targets)
+    search.set_epoch(1)
+    record = step(search, model, torch.optim.SGD(model.parameters(), lr=0.1), dataset=(images, targets), loss=loss)
+    assert search.steps_taken == 1
+    assert all(math.isfinite(value) for value in record.delta)
 
 
 def test_mixed_precision():

@@ -99,8 +99,10 @@ class Augment(nn.Module):
     def forward(self, images: Tensor, ids: Tensor | None = None) -> Tensor:
         """Augment a batch ``[B, C, H, W]`` (or one image ``[C, H, W]``) of uint8 images."""
         if isinstance(images, Tensor) and images.dim() == 3:
-            one_id = None if ids is None else torch.as_tensor(ids, dtype=torch.int64).reshape(1)
-            return self.forward(images.unsqueeze(0), one_id).squeeze(0)
+            if ids is not None:
+                number = ids if isinstance(ids, Tensor) else torch.tensor(ids, device="cpu")
+                ids = number.to(torch.int64).reshape(1)
+            return self.forward(images.unsqueeze(0), ids).squeeze(0)
         if not self.training:
             for transform in self.after:
                 images = transform.run(images) if isinstance(transform, Normalize) else images
@@ -129,7 +131,7 @@ class Augment(nn.Module):
 
     def get_extra_state(self) -> Tensor:
         """Return the epoch and the counters for ``state_dict``."""
-        return torch.cat([torch.tensor([self.epoch]), self._live.counters])
+        return torch.cat([torch.tensor([self.epoch], device="cpu"), self._live.counters])
 
     def set_extra_state(self, state: Tensor) -> None:
         """Restore the epoch and the counters from ``state_dict``."""

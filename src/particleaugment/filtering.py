@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from particleaugment import filter as pf
-from particleaugment.data.split import train_validation_split
+from particleaugment.data.split import held_out_split
 from particleaugment.filter._checks import as_real
 from particleaugment.filter.resample import SCHEMES
 from particleaugment.ops import OPS, nearest_name
@@ -144,7 +144,7 @@ class FilterSettings:
         # Everything else is checked by the functions that use it, on the smallest input, before any long work.
         state = self.initial_state(seed=0)
         self.policy(state)
-        nothing = torch.zeros(self.num_particles)
+        nothing = torch.zeros(self.num_particles, dtype=torch.float64, device="cpu")
         updated, _ = self.reweighted(self.moved(state, 0, 0), nothing + 1, nothing, target=1.0)
         pf.resample(updated, alpha=self.alpha, scheme=self.resampling, seed=0, step=0)
 
@@ -200,7 +200,7 @@ class FilterSettings:
         if not self.holds_out:
             return None
         try:
-            trained, held_out = train_validation_split(labels, self.measure_size, seed)
+            trained, held_out = held_out_split(labels, self.measure_size, seed)
         except ValueError as error:
             raise ValueError(f"measure_size={self.measure_size} does not suit {len(labels)} samples: {error}") from None
         if self.measure == "loss" and len(held_out) < 2:
@@ -295,7 +295,8 @@ def filter_step(
         mean_gap = settings.averaged_gap(mean_gap, measured)
     target = settings.wanted_severity(mean_gap, done)
     if settings.shuffle_scores:
-        order = uniform(seed, Stream.SHUFFLE, epoch=step, ids=torch.arange(len(scores)), slots=1)[:, 0].argsort()
+        ids = torch.arange(len(scores), device="cpu")
+        order = uniform(seed, Stream.SHUFFLE, epoch=step, ids=ids, slots=1)[:, 0].argsort()
         scores, errors = scores[order], errors[order]
     new_state, resampled = moved, False
     size = pf.effective_sample_size(moved)
@@ -331,7 +332,7 @@ def _scores(
         errors = torch.full_like(difference.delta, torch.nan) if errors is None else errors
         return difference.delta, errors, difference.d0, difference.skip_reason
     if measured.effects is None:
-        nothing = torch.full((len(policy.particles),), torch.nan, dtype=torch.float64)
+        nothing = torch.full((len(policy.particles),), torch.nan, dtype=torch.float64, device="cpu")
         reason = f"some losses are not finite (D_vp's mean is {measured.loss:.6g}), so the ops' effects are not known"
         return nothing, nothing, None, reason
     return *pf.particle_scores(policy.particles, measured.effects), None, None

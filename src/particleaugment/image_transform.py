@@ -71,7 +71,7 @@ class ImageTransform(nn.Module):
                     "they are for classification"
                 )
         pixels = to_uint8(image.as_subclass(Tensor) if isinstance(image, Tensor) else image)
-        result = self.augment(pixels, None if id is None else torch.tensor(id))
+        result = self.augment(pixels, None if id is None else torch.tensor(id, device="cpu"))
         if isinstance(image, Tensor):
             result = result.as_subclass(type(image))
         elif isinstance(image, Image.Image) and result.dtype == torch.uint8:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,7 +27,7 @@ class Learner:
     """How a network takes one step and how it is judged; the clone is trained by the same object as the network.
 
     Attributes:
-        model: The network; it returns logits, or an object that has them as ``logits``.
+        model: The network; it returns logits, or an object or a dict that has them as ``logits``.
         optimizer: Its optimizer; of one wrapped by Accelerate or Fabric, the one inside is used.
         loss: ``loss(logits, targets)`` returning one value per sample.
         preprocess: Turns augmented uint8 images into the network's input.
@@ -116,13 +116,28 @@ class Learner:
         return next(self.model.parameters()).device
 
     def _losses(self, model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
-        output = model(self.preprocess(images.to(self.device)))
-        logits = getattr(output, "logits", output)
+        logits = _logits(model(self.preprocess(images.to(self.device))))
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         losses = self.loss(logits, targets.to(self.device))
+        if losses.dim() == 2 and losses.shape[1] == 1:
+            losses = losses.squeeze(1)
         if losses.dim() != 1 or len(losses) != len(images):
+            advice = "average it over classes: .mean(1)" if losses.dim() == 2 else "use reduction='none'"
             raise ValueError(
                 f"loss(logits, targets) must return one value per sample, [{len(images)}], got {tuple(losses.shape)}; "
-                "use reduction='none'"
+                f"{advice}"
             )
         return losses
+
+
+def _logits(output: Any) -> Tensor:
+    found = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", output)
+    if isinstance(found, Tensor):
+        return found
+    kind = type(output).__name__
+    if isinstance(output, Mapping):
+        kind = f"a dict with {', '.join(map(str, output)) or 'nothing'}"
+    raise TypeError(
+        f"a model must return logits, or an object or a dict that has them as 'logits', got {kind}; "
+        "wrap it in a module that returns them"
+    )

@@ -44,7 +44,9 @@ class LiveState:
     _block: Tensor | None
 
     def __init__(self, policy: Policy):
-        self._numbers: Tensor = torch.zeros(_COUNTERS + 1 + MAX_WORKERS, dtype=torch.int64).share_memory_()
+        self._numbers: Tensor = torch.zeros(
+            _COUNTERS + 1 + MAX_WORKERS, dtype=torch.int64, device="cpu"
+        ).share_memory_()
         self._note_rank()
         self._install(policy)
 
@@ -89,7 +91,7 @@ class LiveState:
         slot = 0 if worker is None else worker.id + 1
         start = int(self._numbers[_COUNTERS + slot]) + (slot << 40) + (int(self._numbers[_RANK]) << 50)
         self._numbers[_COUNTERS + slot] += count
-        return torch.arange(start, start + count)
+        return torch.arange(start, start + count, device="cpu")
 
     @property
     def counters(self) -> Tensor:

@@ -161,7 +161,7 @@ def check(name: str, images: int, tolerance: int, seed: int) -> Comparison:
         raise ValueError(f"at least one image must be compared, got {images}")
     differing, largest, first = 0, 0, ""
     for batch, arg in _drawn(op, images, seed):
-        program = Program(torch.full((len(batch), 1), op.index), arg.unsqueeze(1))
+        program = Program(torch.full((len(batch), 1), op.index, device="cpu"), arg.unsqueeze(1))
         ours, pillows = apply(batch, program, "batch"), apply(batch, program, "pil")
         difference = (ours.to(torch.int16) - pillows.to(torch.int16)).abs()
         differing += int((difference.flatten(1).amax(1) > 0).sum())

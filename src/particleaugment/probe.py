@@ -206,7 +206,8 @@ class EagerTrainee:
         count, largest = len(mine), self.ranks.largest_share(len(ids))
         height, width = plain.shape[-2:]
         batch = max(1, _VALUES_PER_BATCH // plain.shape[1:].numel())
-        losses, clean = torch.empty(particles * count, dtype=torch.float64), torch.empty(count, dtype=torch.float64)
+        losses = torch.empty(particles * count, dtype=torch.float64, device="cpu")
+        clean = torch.empty(count, dtype=torch.float64, device="cpu")
         chunks = _turns(particles * count, particles * largest, batch)
         for turn, chunk in enumerate(chunks):
             sample, particle = chunk % count, chunk // count
@@ -248,7 +249,7 @@ def _turns(count: int, largest: int, batch: int) -> list[Tensor]:
     >>> _turns(4, 5, 2)
     [tensor([0, 1]), tensor([2, 3]), tensor([0])]
     """
-    numbers = torch.arange(count)
+    numbers = torch.arange(count, device="cpu")
     batches = [numbers[first : first + batch] for first in range(0, largest, batch)]
     return [each if len(each) else numbers[:1] for each in batches]
 

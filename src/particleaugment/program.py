@@ -79,14 +79,14 @@ class Program:
         """
         parsed = [[_parse_pair(pair, row_number) for pair in row] for row_number, row in enumerate(rows)]
         slots = max((len(row) for row in parsed), default=0)
-        op = torch.zeros(len(parsed), slots, dtype=torch.int64)
-        arg = torch.zeros(len(parsed), slots, dtype=torch.float64)
-        patch = torch.zeros(len(parsed), slots, 5, dtype=torch.int64)
+        op = torch.zeros(len(parsed), slots, dtype=torch.int64, device="cpu")
+        arg = torch.zeros(len(parsed), slots, dtype=torch.float64, device="cpu")
+        patch = torch.zeros(len(parsed), slots, 5, dtype=torch.int64, device="cpu")
         for i, row in enumerate(parsed):
             for k, (index, value, painted) in enumerate(row):
                 op[i, k], arg[i, k] = index, value
                 if painted != _NO_PATCH:
-                    patch[i, k] = torch.tensor(painted)
+                    patch[i, k] = torch.tensor(painted, device="cpu")
         return cls.trusted(op, arg, patch=patch if bool((op == _CUTOUT).any()) else None)
 
     @classmethod
@@ -245,7 +245,7 @@ def _checked_values(op: Tensor, arg: Tensor) -> Tensor:
 @lru_cache(maxsize=4)
 def _limits(ops: tuple[Op, ...]) -> tuple[Tensor, Tensor, Tensor]:
     return (
-        torch.tensor([op.low for op in ops], dtype=torch.float64),
-        torch.tensor([op.high for op in ops], dtype=torch.float64),
-        torch.tensor([op.takes_argument for op in ops]),
+        torch.tensor([op.low for op in ops], dtype=torch.float64, device="cpu"),
+        torch.tensor([op.high for op in ops], dtype=torch.float64, device="cpu"),
+        torch.tensor([op.takes_argument for op in ops], device="cpu"),
     )

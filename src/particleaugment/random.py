@@ -110,7 +110,7 @@ def uniforms(seed: int | Tensor, epoch: int | Tensor, ids: Tensor, slots: Mappin
     epoch_word = _word("epoch", epoch, ids.device, 32)
     key = (seed_word & _MASK, (seed_word >> 32) & _MASK)
     if ids.device.type == "cpu" and ids.numel() * len(last_word) > CHUNK:
-        values = torch.empty(ids.numel(), len(last_word), 2, dtype=torch.float64)
+        values = torch.empty(ids.numel(), len(last_word), 2, dtype=torch.float64, device="cpu")
         rows = max(1, CHUNK // len(last_word))
         for place, part in zip(values.split(rows), column.reshape(-1, 1).split(rows)):
             place.copy_(_evaluated(part, epoch_word, last_word, key))

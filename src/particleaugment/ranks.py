@@ -115,7 +115,7 @@ class Ranks:
 
     def sum(self, *values: float) -> list[float]:
         """Return the sums over all ranks, added up in the order of ranks."""
-        parts = self.gather(torch.tensor(values, dtype=torch.float64))
+        parts = self.gather(torch.tensor(values, dtype=torch.float64, device="cpu"))
         total = parts[0]
         for part in parts[1:]:
             total = total + part
@@ -123,7 +123,7 @@ class Ranks:
 
     def largest(self, value: int) -> int:
         """Return the largest of all ranks' numbers."""
-        return max(int(part) for part in self.gather(torch.tensor(value)))
+        return max(int(part) for part in self.gather(torch.tensor(value, device="cpu")))
 
     def gather_texts(self, text: str) -> list[str]:
         """Return the texts of all ranks, in the order of ranks."""
@@ -178,7 +178,7 @@ class Ranks:
         """Return the ranks on which tensors, compared by their hash, are not those of rank 0."""
         if self.world == 1:
             return []
-        own = torch.tensor(list(bytes.fromhex(fingerprint(tensors))), dtype=torch.uint8)
+        own = torch.tensor(list(bytes.fromhex(fingerprint(tensors))), dtype=torch.uint8, device="cpu")
         prints = self.gather(own)
         return [rank for rank, other in enumerate(prints) if not torch.equal(other, prints[0])]
 
@@ -197,7 +197,8 @@ class Ranks:
         if self.world == 1:
             return
         trained = [parameter for parameter in parameters if parameter.requires_grad]
-        have = self.gather(torch.tensor([parameter.grad is not None for parameter in trained], dtype=torch.uint8))
+        own = [parameter.grad is not None for parameter in trained]
+        have = self.gather(torch.tensor(own, dtype=torch.uint8, device="cpu"))
         kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
         for parameter, used in zip(trained, torch.stack(have).amax(0).tolist()):
             if used:

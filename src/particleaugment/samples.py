@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 
 from particleaugment.data.images import simplified
 
-__all__ = ["IndexedDataset", "Samples", "image_and_target", "to_uint8"]
+__all__ = ["IndexedDataset", "Samples", "classes_of", "image_and_target", "to_uint8"]
 
 _IMAGE_NAMES = ("image", "img", "pixel_values")
 _TARGET_NAMES = ("label", "labels", "target")
@@ -80,9 +80,10 @@ class Samples:
 
     Args:
         dataset: ``(images, targets)`` with images uint8 ``[N, C, H, W]`` (as an array also ``[N, H, W, C]``) and
-            targets ``[N]`` or soft ``[N, classes]``; or any object with ``len`` whose items are ``(image, target)``
-            or a dict of both, the image being anything that :func:`to_uint8` takes. Labels of such an object are taken
-            from its ``targets`` or ``labels`` attribute if it has one, else by reading it through once.
+            targets ``[N]``, ``[N, 1]`` or soft ``[N, classes]``; or any object with ``len`` whose items are ``(image,
+            target)`` or a dict of both, the image being anything that :func:`to_uint8` takes. Labels of such an object
+            are taken from its ``targets`` or ``labels`` attribute if that has one for each sample, else by reading it
+            through once.
 
     >>> samples = Samples((torch.zeros(4, 3, 8, 8, dtype=torch.uint8), torch.tensor([0, 1, 0, 1])))
     >>> samples.gather(torch.tensor([2, 3]))[1]
@@ -124,8 +125,8 @@ class Samples:
             return images[indices.to(images.device)], targets[indices.to(targets.device)]
         items = [self[i] for i in indices.tolist()]
         targets = torch.stack([_as_target(target) for _, target in items])
-        if self._told and not torch.equal(_classes(targets), self.labels[indices.cpu()]):
-            wrong = indices.cpu()[_classes(targets) != self.labels[indices.cpu()]]
+        if self._told and not torch.equal(classes_of(targets), self.labels[indices.cpu()]):
+            wrong = indices.cpu()[classes_of(targets) != self.labels[indices.cpu()]]
             raise ValueError(
                 f"sample {int(wrong[0])} of the data set has another class than training_ids was told; pass the whole "
                 "data set, held-out samples included, in the same order"
@@ -137,16 +138,14 @@ class Samples:
 
         Samples that are read later are compared with them.
         """
-        if self.tensors is None and len(labels) == len(self) and known_targets(self._items) is None:
+        if self.tensors is None and len(labels) == len(self) and known_classes(self._items) is None:
             self.labels, self._told = labels, True
 
     @cached_property
     def labels(self) -> Tensor:
         """The class of every sample, int64 ``[N]``; soft targets count as their likeliest class."""
-        targets = self.tensors[1] if self.tensors is not None else known_targets(self._items)
-        if targets is None:
-            targets = torch.stack([_as_target(self[i][1]) for i in range(len(self))])
-        return _classes(targets)
+        known = classes_of(self.tensors[1]) if self.tensors is not None else known_classes(self._items)
+        return classes_of([_as_target(self[i][1]) for i in range(len(self))]) if known is None else known
 
 
 class IndexedDataset(Dataset[tuple[Tensor, Any, int]]):
@@ -191,24 +190,53 @@ def stacked(images: Sequence[Tensor]) -> Tensor:
     return torch.stack(list(images))
 
 
-def known_targets(dataset: Any) -> Tensor | None:
-    """Return a data set's targets if it can tell them without reading its samples."""
+def known_classes(dataset: Any) -> Tensor | None:
+    """Return the class of every sample if a data set can tell them without reading its samples.
+
+    Its ``targets`` or ``labels`` are believed only where they are one class per sample: they may also be names of
+    classes, a method, or, in a wrapper that hands on attributes, those of a data set of another length.
+    """
     if isinstance(dataset, Subset):
-        whole = known_targets(dataset.dataset)
-        return None if whole is None else whole[torch.as_tensor(dataset.indices)]
+        whole = known_classes(dataset.dataset)
+        return None if whole is None else whole[torch.as_tensor(dataset.indices, device="cpu")]
     if isinstance(dataset, TensorDataset):
-        return dataset.tensors[1] if len(dataset.tensors) > 1 else None
-    known = getattr(dataset, "targets", getattr(dataset, "labels", None))
-    return None if known is None else torch.stack([_as_target(target) for target in known])
+        return classes_of(dataset.tensors[1]) if len(dataset.tensors) > 1 else None
+    for name in ("targets", "labels"):
+        known = getattr(dataset, name, None)
+        try:
+            if known is not None and not callable(known) and len(known) == len(dataset):
+                return classes_of(known if isinstance(known, (Tensor, np.ndarray)) else list(known))
+        except (TypeError, ValueError, RuntimeError):
+            continue
+    return None
 
 
-def _classes(targets: Tensor) -> Tensor:
-    return (targets.argmax(1) if targets.dim() == 2 else targets).to("cpu", torch.int64)
+def classes_of(targets: Any) -> Tensor:
+    """Return the class of every sample, int64 ``[N]``.
+
+    Args:
+        targets: Classes or probabilities of the second of two, ``[N]`` or ``[N, 1]``; or soft or several ones, ``[N,
+            classes]``, which count as their likeliest class, the first of equals.
+
+    >>> classes_of([[0.0], [0.9]]), classes_of(torch.tensor([[0.2, 0.7, 0.1], [1.0, 0.0, 1.0]]))
+    (tensor([0, 1]), tensor([1, 0]))
+    """
+    in_rows = isinstance(targets, (list, tuple)) and len(targets) > 0 and isinstance(targets[0], (Tensor, np.ndarray))
+    values = torch.stack([_as_target(target) for target in targets]) if in_rows else _as_target(targets)
+    if values.dim() not in (1, 2) or values.shape[1:].numel() == 0:
+        raise ValueError(f"targets must have shape [samples] or [samples, classes], got {tuple(values.shape)}")
+    if values.dtype == torch.bool:
+        values = values.to(torch.uint8)
+    if values.shape[1:].numel() > 1:
+        values = values.argmax(1)
+    elif values.is_floating_point():
+        values = values.round()
+    return values.flatten().to("cpu", torch.int64)
 
 
 def _as_target(target: Any) -> Tensor:
     try:
-        return torch.as_tensor(target)
+        return target if isinstance(target, Tensor) else torch.as_tensor(target, device="cpu")
     except (TypeError, ValueError, RuntimeError):
         raise TypeError(
             f"a target must be a class number or soft class probabilities, got {type(target).__name__}; "

@@ -20,6 +20,7 @@ from particleaugment.policies.particles import ParticlePolicy
 from particleaugment.policies.schedule import Schedule, ScheduleStep
 from particleaugment.probe import EagerTrainee, Learner, Measurement, Progress, Samples, Trainee, probe
 from particleaugment.ranks import RankError, Ranks
+from particleaugment.samples import classes_of
 from particleaugment.severity import Severity, measure_severity
 from particleaugment.snapshot import Snapshot
 from particleaugment.transforms import Transform
@@ -91,6 +92,7 @@ class ParticleAugment:
         self._snapshot = Snapshot()
         self._samples: Samples | None = None
         self._split: tuple[Tensor, tuple[Tensor, Tensor] | None] | None = None
+        self._first_epoch, self._asks_by_epoch = 0, False
 
     @classmethod
     def improved(cls, epochs: int, seed: int = 0, *, measure_size: int | float = 512, **settings: Any) -> Self:
@@ -134,20 +136,24 @@ class ParticleAugment:
         """What :meth:`augment` calls; its policy follows the search, also in workers of a data loader that run."""
         return self._augment
 
-    def training_ids(self, labels: Tensor | Sequence[int], epoch: int | None = None) -> Tensor:
+    def training_ids(self, labels: Tensor | Sequence[Any], epoch: int | None = None) -> Tensor:
         """Return the samples to train on: all, or with ``measure_on="heldout"`` those that are not held out.
 
         In the last fifth of training severities no longer need held-out samples, and all are to be trained on: a loop
-        may ask in every epoch, or once and leave them out to the end.
+        may ask in every epoch, or once and leave them out to the end. After :meth:`load_state_dict` a loop that asked
+        once is answered as it was then, and one that asked in every epoch by the epoch.
 
         Args:
-            labels: Class labels of all samples.
+            labels: Targets of all samples, as :class:`particleaugment.learner.Samples` takes them.
             epoch: The epoch; by default the present one.
         """
-        labels = torch.as_tensor(labels)
+        labels = classes_of(labels)
         split = self._split_of(labels)
-        if split is None or not self.settings.holds_out_in(self.epoch if epoch is None else epoch):
-            return torch.arange(len(labels))
+        if epoch is None:
+            self._asks_by_epoch |= self.epoch != self._first_epoch
+            epoch = self.epoch if self._asks_by_epoch else 0
+        if split is None or not self.settings.holds_out_in(epoch):
+            return torch.arange(len(labels), device="cpu")
         return split[0]
 
     def check_held_out(self, labels: Tensor | None = None) -> None:
@@ -229,8 +235,8 @@ class ParticleAugment:
         samples = self.samples_of(dataset)
         self.check_held_out(samples.labels)
         # What ranks do together depends on these: if they differ, ranks would wait for each other.
-        given = torch.tensor([self.seed, self.steps_taken, self.frozen, self.epoch, batch_size, accumulate])
-        self._require_same(ranks, "before", given, samples.labels)
+        given = (self.seed, self.steps_taken, self.frozen, self.epoch, batch_size, accumulate)
+        self._require_same(ranks, "before", torch.tensor(given, device="cpu"), samples.labels)
         augment = self.training_augmentation()
         trainee = EagerTrainee(learner, samples, augment, batch_size * ranks.world)
         with ranks.common_buffers(model):
@@ -316,8 +322,9 @@ class ParticleAugment:
             "steps_taken": self.steps_taken,
             "skipped_steps": self.skipped_steps,
             "gap": self._mean_gap,
+            "asks_by_epoch": self._asks_by_epoch,
             "augment": self._augment.get_extra_state(),
-            "history_starts": torch.tensor([start for start, _ in self._history]),
+            "history_starts": torch.tensor([start for start, _ in self._history], device="cpu"),
             "history_particles": torch.stack([state.particles for _, state in self._history]),
             "history_log_weights": torch.stack([state.log_weights for _, state in self._history]),
         }
@@ -337,6 +344,7 @@ class ParticleAugment:
         self.frozen, self.steps_taken = bool(state["frozen"]), int(state["steps_taken"])
         self.skipped_steps, self._mean_gap = int(state["skipped_steps"]), float(state["gap"])
         self._augment.set_extra_state(state["augment"])
+        self._first_epoch, self._asks_by_epoch = self.epoch, bool(state.get("asks_by_epoch", False))
         self._augment.policy = self.policy
 
     def samples_of(self, dataset: Any) -> Samples:

@@ -105,8 +105,9 @@ class Semantics:
         >>> get("timm-increasing").argument("Contrast", level=10, sign=-1)
         0.1
         """
-        level_and_sign = torch.tensor([[level], [sign]], dtype=torch.float64)
-        return float(self.arguments((op_name,), torch.tensor([0]), level_and_sign[0], level_and_sign[1], size))
+        level_and_sign = torch.tensor([[level], [sign]], dtype=torch.float64, device="cpu")
+        choice = torch.zeros(1, dtype=torch.int64, device="cpu")
+        return float(self.arguments((op_name,), choice, level_and_sign[0], level_and_sign[1], size))
 
     def arguments(
         self, op_names: tuple[str, ...], choice: Tensor, levels: Tensor, signs: Tensor, size: tuple[int, int]

@@ -90,7 +90,7 @@ def measure_severity(
     start = time.perf_counter()
     trained, held_out = split
     count, key = len(policy.ops), MEASUREMENTS + step
-    every_op = torch.eye(count, dtype=torch.float64)
+    every_op = torch.eye(count, dtype=torch.float64, device="cpu")
     modes = [(module, module.training) for module in trainee.model.modules()]
     trainee.model.eval()
     try:
@@ -114,5 +114,5 @@ def measure_severity(
 
 
 def _with_particles(policy: ParticlePolicy, particles: Tensor) -> ParticlePolicy:
-    weights = torch.ones(len(particles), dtype=torch.float64)
+    weights = torch.ones(len(particles), dtype=torch.float64, device="cpu")
     return ParticlePolicy(particles, weights, policy.m, policy.semantics, policy.order, policy.ops)

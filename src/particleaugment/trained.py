@@ -54,7 +54,7 @@ class TrainedModel(nn.Module):
     def read(self, files: Sequence[str | os.PathLike[str]]) -> Tensor:
         """Read image files as the run read its test images, uint8 ``[N, 3, size, size]``."""
         region = partial(self.centre.box, size=self.size)
-        images = torch.empty(len(files), 3, self.size, self.size, dtype=torch.uint8)
+        images = torch.empty(len(files), 3, self.size, self.size, dtype=torch.uint8, device="cpu")
         for file, image in zip(files, images):
             read_image(file, self.size, region, out=image)
         return images

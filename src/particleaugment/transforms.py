@@ -254,6 +254,9 @@ class Normalize(Transform):
 
     def run(self, images: Tensor, draws: Tensor | None = None) -> Tensor:
         """Normalise the images."""
+        if not isinstance(images, Tensor) or images.dtype != torch.uint8:
+            kind = images.dtype if isinstance(images, Tensor) else type(images).__name__
+            raise TypeError(f"Normalize takes uint8 images (0 to 255), got {kind}; leave the conversion to float to it")
         if images.shape[1] != len(self.mean):
             raise ValueError(f"Normalize has {len(self.mean)} channels but the images have {images.shape[1]}")
         scale, shift = _on_device(self.coefficients(), images.device)

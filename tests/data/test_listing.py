@@ -127,6 +127,10 @@ def test_images_held_out_for_choosing_are_said(validation, tmp_path):
     )
     with pytest.raises(ValueError, match="validation=30 does not suit the data: validation takes all 30"):
         find_images(tmp_path).describe(30)
+    (tmp_path / "train" / "cow").mkdir()
+    picture(0).save(tmp_path / "train" / "cow" / "0.png")
+    with pytest.raises(ValueError, match=f"validation={validation} does not suit the data: class cow has a single"):
+        find_images(tmp_path).describe(validation)
 
 
 def test_names_that_cannot_be_shown_do_not_stop_a_run(tmp_path):

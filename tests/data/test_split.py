@@ -13,6 +13,7 @@ from particleaugment.data import (
     stratified_subset,
     train_validation_split,
 )
+from particleaugment.data.split import held_out_split
 from particleaugment.random import Stream
 
 seeds = st.integers(0, 2**63 - 1)
@@ -176,6 +177,26 @@ def test_training_and_validation_share_the_samples_out(label_list, data, seed):
     assert int((class_counts(labels, validation) * len(labels) - quota).abs().max()) < len(labels)
 
 
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(0, 20), min_size=6, max_size=60), st.data(), seeds)
+def test_classes_of_one_sample_are_left_to_training(label_list, data, seed):
+    labels = torch.tensor([0, 0, *label_list])
+    several = labels.bincount()[labels] > 1
+    size = data.draw(st.integers(1, min(int(several.sum()), len(labels) - 1)))
+    train, held_out = held_out_split(labels, size, seed)
+    assert len(held_out) == size
+    assert bool(several[held_out].all())
+    assert torch.equal(torch.cat([train, held_out]).sort().values, torch.arange(len(labels)))
+    if bool(several.all()):
+        assert torch.equal(held_out, train_validation_split(labels, size, seed)[1])
+
+
+def test_held_out_samples_stay_the_same():
+    """Runs that were started with an earlier release go on with the samples that they held out."""
+    _, held_out = held_out_split(torch.arange(100) % 7, 12, seed=3)
+    assert held_out.tolist() == [13, 16, 35, 40, 52, 71, 75, 83, 92, 94, 95, 98]
+
+
 def test_the_validation_split_is_independent_of_the_steps():
     labels = torch.arange(10_000) % 10
     _, validation = train_validation_split(labels, 1000, seed=0)
@@ -235,6 +256,10 @@ def test_other_impossible_requests_are_named():
         stratified_subset(LABELS, 5, seed=0, step=0, exclude=LABELS == 1)
     with pytest.raises(ValueError, match="class 7 has a single sample"):
         train_validation_split(torch.tensor([0, 0, 0, 7]), 2, seed=0)
+    with pytest.raises(ValueError, match="class owl has a single sample, but training and validation need one each"):
+        train_validation_split(torch.tensor([0, 0, 0, 1]), 2, seed=0, names=("cat", "owl"))
+    with pytest.raises(ValueError, match="4 samples do not fit into 3"):
+        held_out_split(torch.tensor([0, 0, 0, 7, 8]), 4, seed=0)
     with pytest.raises(ValueError, match="takes all 20 samples"):
         train_validation_split(LABELS, 20, seed=0)
     with pytest.raises(ValueError, match="n must not be negative"):

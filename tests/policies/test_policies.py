@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from policy_cases import MANY, POLICIES, PROPERTY, every_policy, particle_policy, schedule
 
 import particleaugment as pa
+from particleaugment.policies.base import from_dict
 from particleaugment.semantics import SEMANTICS
 
 # What holds for every policy.
@@ -51,6 +52,22 @@ def test_seed_epoch_and_id_change_the_program(policy):
     assert policy.sample(MANY[:200], torch.tensor(3), torch.tensor(5)).equal(base)
     for other in (policy.sample(MANY[:200], 3, 6), policy.sample(MANY[:200], 2, 5), policy.sample(MANY[200:400], 3, 5)):
         assert not other.equal(base)
+
+
+@every_policy
+def test_the_default_dtype_does_not_matter(policy, another_default_dtype):
+    expected = policy.sample(MANY[:500], 3, 5, (17, 40))
+    with another_default_dtype():
+        drawn = copy.deepcopy(policy).sample(MANY[:500], 3, 5, (17, 40))
+    assert drawn.equal(expected)
+    assert drawn.arg.dtype == torch.float64
+
+
+@every_policy
+def test_the_default_device_does_not_matter(policy):
+    expected = policy.sample(MANY[:500], 3, 5, (17, 40))
+    with torch.device("meta"):
+        assert from_dict(policy.to_dict()).sample(MANY[:500], 3, 5, (17, 40)).equal(expected)
 
 
 @every_policy

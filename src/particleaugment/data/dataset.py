@@ -91,7 +91,7 @@ def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, 
     # Histograms keep the memory small: only one channel of one slice is widened to 64 bits at a time.
     means, stds = [], []
     for channel in range(images.shape[1]):
-        histogram = torch.zeros(256, dtype=torch.int64)
+        histogram = torch.zeros(256, dtype=torch.int64, device="cpu")
         for part in torch.split(images[:, channel], 4096):
             histogram += torch.bincount(part.flatten().to("cpu"), minlength=256)
         tally = histogram.tolist()
@@ -124,7 +124,7 @@ def hold_out(data: ImageData, validation: int | float, seed: int = 0) -> ImageDa
     if not isinstance(validation, bool) and validation == 0:
         return data
     try:
-        train, test = train_validation_split(data.train_labels, validation, seed)
+        train, test = train_validation_split(data.train_labels, validation, seed, data.classes)
     except (TypeError, ValueError) as error:
         raise ValueError(f"validation={validation!r} does not suit the data: {error}") from None
     return replace(

@@ -164,7 +164,7 @@ def simplified(image: Image.Image) -> Image.Image:
 
 
 def _to_tensor(image: Image.Image, out: Tensor | None) -> Tensor:
-    result = torch.empty(3, image.height, image.width, dtype=torch.uint8) if out is None else out
+    result = torch.empty(3, image.height, image.width, dtype=torch.uint8, device="cpu") if out is None else out
     # Pillow's line-interleaved layout is on the way to planes: whole lines are copied instead of single bytes.
     lines = np.frombuffer(image.tobytes("raw", "RGB;L"), np.uint8).reshape(image.height, 3, image.width)
     np.copyto(result.numpy(), lines.transpose(1, 0, 2))

@@ -122,9 +122,10 @@ class FolderListing:
         parts = [len(self.train), len(self.test)]
         if validation:
             try:
-                parts = [len(part) for part in train_validation_split(self.train.labels, validation, seed=0)]
+                split = train_validation_split(self.train.labels, validation, seed=0, names=self.train.classes)
             except (TypeError, ValueError) as error:
                 raise ValueError(f"validation={validation!r} does not suit the data: {error}") from None
+            parts = [len(part) for part in split]
             where = f"held out of the training images by validation={validation}, {folder or 'the test set'} left alone"
         classes = self.train.classes
         text = f"{_counted(parts[0], 'training image')}, {_counted(parts[1], 'test image')} ({where}), "

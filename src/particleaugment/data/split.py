@@ -21,7 +21,13 @@ from torch import Tensor
 
 from particleaugment.random import Stream, uniform
 
-__all__ = ["disjoint_stratified_subsets", "epoch_permutation", "stratified_subset", "train_validation_split"]
+__all__ = [
+    "disjoint_stratified_subsets",
+    "epoch_permutation",
+    "held_out_split",
+    "stratified_subset",
+    "train_validation_split",
+]
 
 # Steps count up from 0; the split of the training set itself must not share its draws with any of them.
 _HOLDOUT_STEP = 2**32 - 1
@@ -79,30 +85,50 @@ def disjoint_stratified_subsets(labels: Tensor, sizes: Sequence[int | float], se
     return [subset.to(labels.device) for subset in _draw(labels.cpu(), ids, absolute, seed, step, Stream.SPLIT)]
 
 
-def train_validation_split(labels: Tensor, validation: int | float, seed: int) -> tuple[Tensor, Tensor]:
+def train_validation_split(
+    labels: Tensor, validation: int | float, seed: int, names: Sequence[str] = ()
+) -> tuple[Tensor, Tensor]:
     """Return ascending indices (training, validation) that share the samples out, stratified by class.
+
+    A class of one sample is refused; ``names`` are those of the classes, to tell it by.
 
     >>> train, validation = train_validation_split(torch.arange(50) % 5, 0.2, seed=0)
     >>> len(train), len(validation), torch.equal(torch.cat([train, validation]).sort().values, torch.arange(50))
     (40, 10, True)
     """
-    _check_labels(labels)
-    (size,) = _absolute_sizes([validation], len(labels), available=len(labels))
+    lonely = _lonely_samples(labels)
+    if len(lonely):
+        number = int(labels[lonely].min())
+        raise ValueError(
+            f"class {names[number] if names else number} has a single sample, but training and validation need one "
+            "each; add samples or drop the class"
+        )
+    return held_out_split(labels, validation, seed)
+
+
+def held_out_split(labels: Tensor, held_out: int | float, seed: int) -> tuple[Tensor, Tensor]:
+    """Return what :func:`train_validation_split` does, with classes of one sample left to training.
+
+    >>> train, measured = held_out_split(torch.tensor([0, 0, 0, 0, 1, 0, 0, 0, 0]), 4, seed=0)
+    >>> len(measured), 4 in train
+    (4, True)
+    """
+    lonely = _lonely_samples(labels)
+    (size,) = _absolute_sizes([held_out], len(labels), available=len(labels))
     if size == len(labels):
         raise ValueError(
             f"validation takes all {size} samples and leaves none to train on; use a smaller number or a fraction"
         )
-    classes, counts = np.unique(labels.cpu().numpy(), return_counts=True)
-    if int(counts.min()) < 2:
-        lonely = int(classes[counts.argmin()])
-        raise ValueError(
-            f"class {lonely} has a single sample, but training and validation need one each; "
-            "add samples or drop the class"
-        )
-    chosen = stratified_subset(labels, size, seed, _HOLDOUT_STEP)
-    held_out = torch.zeros(len(labels), dtype=torch.bool, device=labels.device)
-    held_out[chosen] = True
-    return (~held_out).nonzero().flatten(), held_out.nonzero().flatten()
+    chosen = torch.zeros(len(labels), dtype=torch.bool, device=labels.device)
+    chosen[stratified_subset(labels, size, seed, _HOLDOUT_STEP, exclude=lonely)] = True
+    return (~chosen).nonzero().flatten(), chosen.nonzero().flatten()
+
+
+def _lonely_samples(labels: Tensor) -> Tensor:
+    """Return the indices of samples that are the only ones of their class."""
+    _check_labels(labels)
+    _, first, counts = np.unique(labels.cpu().numpy(), return_index=True, return_counts=True)
+    return torch.from_numpy(first[counts == 1])
 
 
 def epoch_permutation(n: int, seed: int, epoch: int) -> Tensor:

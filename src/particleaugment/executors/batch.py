@@ -104,7 +104,7 @@ def _grey(images: Tensor) -> Tensor:
 def _degenerate(images: Tensor, op: int) -> Tensor:
     """The image that a factor of 0 gives, as float32 of whole values, broadcastable to ``images``."""
     if op == _BRIGHTNESS:
-        return torch.zeros(1, 1, 1, 1, device=images.device)
+        return torch.zeros(1, 1, 1, 1, dtype=torch.float32, device=images.device)
     if op == _COLOR:
         return _grey(images).to(torch.float32)
     if op == _CONTRAST:
@@ -120,8 +120,8 @@ def _smoothed(images: Tensor) -> Tensor:
     smoothed = images.to(torch.float32)
     if height < 3 or width < 3:
         return smoothed
-    weights = torch.tensor([1.0, 5.0]) / torch.tensor([13.0, 13.0])
-    side, centre = weights.to(images.device)
+    weights = torch.tensor([1.0, 5.0, 13.0], dtype=torch.float32, device="cpu")
+    side, centre = (weights[:2] / weights[2:].expand(2)).to(images.device)
 
     def row(start: int, middle: Tensor) -> Tensor:
         lines = smoothed[..., start : height - 2 + start, :]
@@ -164,7 +164,7 @@ def _resampled(images: Tensor, matrix: Tensor, code: int, fill: tuple[int, ...])
         values, inside = _nearest(images, matrix)
     else:
         values, inside = _interpolated(images, matrix, code)
-    colour = torch.tensor(fill, dtype=torch.uint8).to(images.device, non_blocking=True).view(1, -1, 1, 1)
+    colour = torch.tensor(fill, dtype=torch.uint8, device="cpu").to(images.device, non_blocking=True).view(1, -1, 1, 1)
     return torch.where(inside.unsqueeze(1), values, colour)
 
 

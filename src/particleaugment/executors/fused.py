@@ -169,28 +169,33 @@ def plan_of(policy: Policy, size: tuple[int, int]) -> _Plan | None:
     if isinstance(policy, AutoAugment):
         policy = policy.sub_policies
     if isinstance(policy, Identity):
-        return _Plan(_RANDOM_OPS, 0, torch.zeros(1, dtype=torch.int64), torch.zeros(1, 2, dtype=torch.float64))
+        return _Plan(
+            _RANDOM_OPS,
+            0,
+            torch.zeros(1, dtype=torch.int64, device="cpu"),
+            torch.zeros(1, 2, dtype=torch.float64, device="cpu"),
+        )
     if isinstance(policy, RandAugment) and policy.m_std == 0 and policy.op_weights is None:
         highest = get_semantics(policy.semantics).top if policy.m_max is None else policy.m_max
-        choice = torch.arange(len(policy.ops))
-        levels = torch.full((len(policy.ops),), float(min(policy.m, highest)), dtype=torch.float64)
+        choice = torch.arange(len(policy.ops), device="cpu")
+        levels = torch.full((len(policy.ops),), float(min(policy.m, highest)), dtype=torch.float64, device="cpu")
         return _Plan(
             _RANDOM_OPS,
             policy.n,
-            torch.tensor(op_indices(policy.ops)),
+            torch.tensor(op_indices(policy.ops), device="cpu"),
             _both_signs(policy.semantics, policy.ops, choice, levels, size),
-            gate=torch.tensor([policy.p], dtype=torch.float64) if policy.p < 1 else None,
+            gate=torch.tensor([policy.p], dtype=torch.float64, device="cpu") if policy.p < 1 else None,
             choices=len(policy.ops),
             random_code=policy.resample == "random",
         )
     if isinstance(policy, TrivialAugment):
         count = int(get_semantics(policy.semantics).top) + 1
-        choice = torch.arange(len(policy.ops)).repeat_interleave(count)
-        levels = torch.arange(count, dtype=torch.float64).repeat(len(policy.ops))
+        choice = torch.arange(len(policy.ops), device="cpu").repeat_interleave(count)
+        levels = torch.arange(count, dtype=torch.float64, device="cpu").repeat(len(policy.ops))
         return _Plan(
             _RANDOM_LEVELS,
             1,
-            torch.tensor(op_indices(policy.ops)),
+            torch.tensor(op_indices(policy.ops), device="cpu"),
             _both_signs(policy.semantics, policy.ops, choice, levels, size),
             choices=len(policy.ops),
             levels=count,
@@ -201,7 +206,7 @@ def plan_of(policy: Policy, size: tuple[int, int]) -> _Plan | None:
         return _Plan(
             _ROWS,
             tables.choice.shape[1],
-            torch.tensor(op_indices(tables.names))[tables.choice].contiguous(),
+            torch.tensor(op_indices(tables.names), device="cpu")[tables.choice].contiguous(),
             _both_signs(policy.semantics, tables.names, tables.choice, tables.level, size),
             gate=tables.probability,
             rows=len(tables.choice),
@@ -209,12 +214,12 @@ def plan_of(policy: Policy, size: tuple[int, int]) -> _Plan | None:
         )
     if isinstance(policy, ParticlePolicy) and policy.order == "fixed":
         particles, edges = policy._constants(torch.device("cpu"))
-        choice = torch.arange(len(policy.ops))
-        levels = torch.full((len(policy.ops),), policy.m, dtype=torch.float64)
+        choice = torch.arange(len(policy.ops), device="cpu")
+        levels = torch.full((len(policy.ops),), policy.m, dtype=torch.float64, device="cpu")
         return _Plan(
             _PARTICLES,
             len(policy.ops),
-            torch.tensor(op_indices(policy.ops)),
+            torch.tensor(op_indices(policy.ops), device="cpu"),
             _both_signs(policy.semantics, policy.ops, choice, levels, size),
             gate=particles,
             edges=edges,

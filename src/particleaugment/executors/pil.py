@@ -62,7 +62,7 @@ def apply_op(image: Image.Image, op: int, arg: float, resample: int, fill: tuple
     if name == "Posterize" and arg >= 1:
         return ImageOps.posterize(image, int(arg))
     # SolarizeAdd has no function in Pillow, and its posterize refuses 0 bits.
-    table = pointwise_table(torch.tensor([op]), torch.tensor([arg], dtype=torch.float64))[0]
+    table = pointwise_table(torch.tensor([op], device="cpu"), torch.tensor([arg], dtype=torch.float64, device="cpu"))[0]
     return image.point(table.tolist() * 3)
 
 
@@ -83,7 +83,7 @@ def _geometric(
     if name == "Rotate":
         return image.rotate(arg, resample=resample, fillcolor=fill)
     width, height = image.size
-    fraction = torch.tensor(arg, dtype=torch.float64)
+    fraction = torch.tensor(arg, dtype=torch.float64, device="cpu")
     matrix = {
         "ShearX": (1, arg, 0, 0, 1, 0),
         "ShearY": (1, 0, 0, arg, 1, 0),

@@ -57,7 +57,7 @@ def resample(
     _check_scheme(scheme)
     size = effective_sample_size(state)
     if size >= alpha * state.num_particles:
-        return state, ResampleInfo(False, size, torch.arange(state.num_particles), state.num_particles)
+        return state, ResampleInfo(False, size, torch.arange(state.num_particles, device="cpu"), state.num_particles)
     parents = ancestors(state.weights, scheme, seed=seed, step=step)
     return ParticleSet(state.particles[parents]), ResampleInfo(True, size, parents, len(set(parents.tolist())))
 
@@ -86,11 +86,11 @@ def ancestors(weights: Numbers, scheme: str = "systematic", *, seed: int | Tenso
 
 
 def _systematic(weights: Tensor, uniforms: Tensor) -> Tensor:
-    return _pick(weights, (torch.arange(len(weights)) + uniforms[0]) / len(weights))
+    return _pick(weights, (torch.arange(len(weights), device="cpu") + uniforms[0]) / len(weights))
 
 
 def _stratified(weights: Tensor, uniforms: Tensor) -> Tensor:
-    return _pick(weights, (torch.arange(len(weights)) + uniforms) / len(weights))
+    return _pick(weights, (torch.arange(len(weights), device="cpu") + uniforms) / len(weights))
 
 
 def _multinomial(weights: Tensor, uniforms: Tensor) -> Tensor:
@@ -100,7 +100,7 @@ def _multinomial(weights: Tensor, uniforms: Tensor) -> Tensor:
 def _residual(weights: Tensor, uniforms: Tensor) -> Tensor:
     expected = len(weights) * weights
     certain = expected.floor()
-    slots = torch.arange(int(certain.sum()), dtype=torch.float64)
+    slots = torch.arange(int(certain.sum()), dtype=torch.float64, device="cpu")
     copies = torch.searchsorted(certain.cumsum(dim=0), slots, right=True)
     missing = len(weights) - len(copies)
     if missing == 0:

@@ -41,7 +41,7 @@ class ParticleSet:
     def __init__(self, particles: Numbers, log_weights: Numbers | None = None) -> None:
         x = as_float64("particles", particles)
         _check_particles(x)
-        w = torch.zeros(len(x), dtype=torch.float64) if log_weights is None else as_float64("log_weights", log_weights)
+        w = as_float64("log_weights", [0.0] * len(x) if log_weights is None else log_weights)
         _check_log_weights(w, len(x))
         object.__setattr__(self, "_particles", x)
         object.__setattr__(self, "_log_weights", _normalised(w))
@@ -202,7 +202,7 @@ def sparse_init(
 
     keys = particle_uniforms(r, Stream.INIT, seed, 0, n)
     chosen = keys.argsort(dim=1, stable=True)[:, :active]
-    particles = torch.zeros(r, n, dtype=torch.float64).scatter(1, chosen, start)
+    particles = torch.zeros(r, n, dtype=torch.float64, device="cpu").scatter(1, chosen, start)
     if unit_vectors:
-        particles[:n] = start * torch.eye(n, dtype=torch.float64)
+        particles[:n] = start * torch.eye(n, dtype=torch.float64, device="cpu")
     return ParticleSet(particles)

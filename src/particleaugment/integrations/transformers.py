@@ -54,7 +54,7 @@ class AugmentCollator:
         images = stacked([to_uint8(image) for image, _ in pairs])
         ids = [_id_of(item) for item in items]
         if all(number is not None for number in ids):
-            images = self.augment(images, torch.tensor(ids))
+            images = self.augment(images, torch.tensor(ids, device="cpu"))
         elif any(number is not None for number in ids):
             raise ValueError("some samples of a batch have an id and some have none; use one data set for training")
         return {

@@ -155,7 +155,7 @@ class ParticlePolicy(Policy):
     @property
     def ops_per_image(self) -> float:
         """Mean number of ops applied to an image, Identity not counted."""
-        changing = torch.tensor([name != "Identity" for name in self.ops], dtype=torch.float64)
+        changing = torch.tensor([name != "Identity" for name in self.ops], dtype=torch.float64, device="cpu")
         return float(self.weights @ self.particles @ changing)
 
     @property
@@ -208,7 +208,7 @@ def _normalised(weights: Tensor) -> Tensor:
 
 def _checked_tensor(name: str, value: Any, dims: int) -> Tensor:
     try:
-        tensor = torch.as_tensor(value, dtype=torch.float64).detach().to("cpu", copy=True)
+        tensor = torch.as_tensor(value, dtype=torch.float64, device="cpu").detach().clone()
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise ValueError(f"{name} must be numbers in {dims} dimension(s), got {type(value).__name__}") from None
     if tensor.dim() != dims:

@@ -207,5 +207,7 @@ def _tables(
         torch.tensor([[names.index(step[0]) for step in row] for row in rows], device=device),
         torch.tensor([[step[1] for step in row] for row in rows], dtype=torch.float64, device=device),
         torch.tensor([[step[2] for step in row] for row in rows], dtype=torch.float64, device=device),
-        None if weights is None else interval_edges(torch.tensor(weights, dtype=torch.float64)).to(device),
+        None
+        if weights is None
+        else interval_edges(torch.tensor(weights, dtype=torch.float64, device="cpu")).to(device),
     )
