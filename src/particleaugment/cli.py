@@ -292,19 +292,20 @@ def _go(request: Callable[[], tuple[Path, bool]], checkpoint_seconds: float, qui
         with _clear_errors(path), _stopped_politely(path, display, stop):
             ranks.on_first(lambda: held.enter_context(run.locked()))
             session = _open_session(run, display, stop, checkpoint_seconds, fresh, ranks)
-            stop.check()
-            if session.restore():
-                display.say(f"resuming {path} in epoch {session.position.epoch} of {run.config.epochs}")
-            minutes = session.estimate_seconds() / 60
-            stop.check()
-            display.say(
-                f"{run.config.recipe}: {run.config.model} on {run.config.data}, {run.config.epochs} epochs, "
-                f"policy {run.config.policy}; {session.chosen}; about {minutes:.1f} minutes"
-            )
-            if not run_session(session):
-                raise Stopped
-            if not quiet:
-                print_summary(run, load(run.policy), display.console)
+            with _clear_errors(path, started=True):
+                stop.check()
+                if session.restore():
+                    display.say(f"resuming {path} in epoch {session.position.epoch} of {run.config.epochs}")
+                minutes = session.estimate_seconds() / 60
+                stop.check()
+                display.say(
+                    f"{run.config.recipe}: {run.config.model} on {run.config.data}, {run.config.epochs} epochs, "
+                    f"policy {run.config.policy}; {session.chosen}; about {minutes:.1f} minutes"
+                )
+                if not run_session(session):
+                    raise Stopped
+                if not quiet:
+                    print_summary(run, load(run.policy), display.console)
 
 
 @contextmanager
@@ -337,8 +338,13 @@ def _open_session(
 
 
 @contextmanager
-def _clear_errors(run: Path | None = None) -> Iterator[None]:
-    """Turn what users can mend into one sentence and an exit code; anything else stays a traceback."""
+def _clear_errors(run: Path | None = None, *, started: bool = False) -> Iterator[None]:
+    """Turn what users can mend into one sentence and an exit code; anything else stays a traceback.
+
+    Args:
+        run: The run's folder, where there is one.
+        started: Whether the run has started, so that the request cannot be what is wrong.
+    """
     from particleaugment.data.reader import ReadError
     from particleaugment.ranks import RankError, ReportedByFirst
     from particleaugment.training.checkpoint import CheckpointError, SaveError, last_good
@@ -354,7 +360,10 @@ def _clear_errors(run: Path | None = None) -> Iterator[None]:
     except SaveError as error:
         _fail(f"{error}; {last_good(run)}" if run else str(error), 1)
     except (ValueError, TypeError, ImportError) as error:
-        _fail(str(error), 2)
+        if not started or run is None:
+            _fail(str(error), 2)
+        else:
+            _fail(f"the run failed ({type(error).__name__}: {error}); {last_good(run)}", 1)
     except OSError as error:
         _fail(f"{error.filename or 'a file'} cannot be used: {error.strerror or error}", 1)
     except StopNow as stop:

@@ -170,6 +170,27 @@ def test_divergence_is_reported_with_what_to_do(tiny, tmp_path):
     assert not (path / "model.safetensors").exists()
 
 
+def test_an_error_while_training_is_no_invalid_request(tiny, no_report, tmp_path, monkeypatch):
+    path, train_batch, calls = tmp_path / "run", Learner.train_batch, []
+
+    def failing(self, images, labels, weight):
+        calls.append(len(images))
+        if len(calls) == 10:
+            raise ValueError("no such thing")
+        return train_batch(self, images, labels, weight)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Learner, "train_batch", failing)
+        outcome = command("train", *TINY_OPTIONS, "--out", path, "--quiet", "--checkpoint-seconds", 0)
+    assert outcome.exit_code == 1
+    kept = path / "checkpoint-00000000.pt"
+    sentence = f"the run failed (ValueError: no such thing); the last good checkpoint is {kept}"
+    assert outcome.stderr == f"particleaugment: {sentence}\n"
+    assert command("resume", path, "--quiet").exit_code == 0
+    finish(tmp_path / "whole")
+    assert result(path) == result(tmp_path / "whole")
+
+
 class NoticesLate:
     """A trainee that finds out about its losses when they are asked for, as one that runs ahead on a device does."""
 
