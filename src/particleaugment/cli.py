@@ -76,7 +76,7 @@ def train(
     several processes share the work, and a run that is there already goes on.
     """
 
-    def request() -> tuple[Path, bool]:
+    def request() -> tuple[RunFolder, bool]:
         from particleaugment.recipes import get_recipe
         from particleaugment.training.build import resolve
         from particleaugment.training.config import override
@@ -86,9 +86,9 @@ def train(
         flags = [f"seed={seed}", *(["deterministic=true"] if deterministic else [])]
         config = resolve(override(get_recipe(recipe, preset), [*flags, *(assignments or [])]))
         path = out or Path("runs") / f"{recipe}-{config.seed}"
-        if launched() and path.exists() and RunFolder.open(path).config == config:
-            return path, False
-        return RunFolder.create(path, config).path, True
+        if launched() and path.exists() and (run := RunFolder.open(path)).config == config:
+            return run, False
+        return RunFolder.create(path, config), True
 
     _go(request, checkpoint_seconds, quiet)
 
@@ -104,14 +104,13 @@ def resume(
 ) -> None:
     """Continue a stopped or killed run exactly where it was."""
 
-    def opened() -> tuple[Path, bool]:
+    def request() -> tuple[RunFolder, bool]:
         from particleaugment.training.run import RunFolder
 
-        if data_dir is not None:
-            RunFolder.open(run).move_data(data_dir)
-        return run, False
+        opened = RunFolder.open(run)
+        return opened if data_dir is None else opened.with_data_in(data_dir), False
 
-    _go(opened, checkpoint_seconds, quiet)
+    _go(request, checkpoint_seconds, quiet)
 
 
 @app.command()
@@ -262,7 +261,7 @@ def version() -> None:
     print(__version__)
 
 
-def _go(request: Callable[[], tuple[Path, bool]], checkpoint_seconds: float, quiet: bool) -> None:
+def _go(request: Callable[[], tuple[RunFolder, bool]], checkpoint_seconds: float, quiet: bool) -> None:
     """Begin or continue a run; ``request`` returns its folder, and whether it was made just now."""
     from particleaugment.policies import load
     from particleaugment.report.summary import print_summary
@@ -274,9 +273,8 @@ def _go(request: Callable[[], tuple[Path, bool]], checkpoint_seconds: float, qui
     from particleaugment.training.stop import Stopped
 
     def opened() -> tuple[Path, bool, str, bool]:
-        path, fresh = request()
-        run = RunFolder.open(path)
-        return path, fresh, run.config.to_json(), run.finished
+        run, fresh = request()
+        return run.path, fresh, run.config.to_json(), run.finished
 
     with _clear_errors(), joined() as all_ranks, ExitStack() as held:
         path, fresh, config, finished = all_ranks.on_first(opened)
@@ -296,6 +294,7 @@ def _go(request: Callable[[], tuple[Path, bool]], checkpoint_seconds: float, qui
                 stop.check()
                 if session.restore():
                     display.say(f"resuming {path} in epoch {session.position.epoch} of {run.config.epochs}")
+                ranks.on_first(run.note_data)
                 minutes = session.estimate_seconds() / 60
                 stop.check()
                 display.say(

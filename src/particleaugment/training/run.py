@@ -50,10 +50,14 @@ class RunFolder:
         self.path = path
         self.config = config
 
-    def move_data(self, data_dir: Path) -> None:
-        """Note that the data lie elsewhere now."""
-        self.config = replace(self.config, data_dir=str(data_dir.expanduser().resolve()))
-        write_atomically(self.path / "config.json", self.config.to_json().encode())
+    def with_data_in(self, data_dir: Path) -> RunFolder:
+        """Return the run with its data elsewhere; nothing is written until :meth:`note_data`."""
+        return RunFolder(self.path, replace(self.config, data_dir=str(data_dir.expanduser().resolve())))
+
+    def note_data(self) -> None:
+        """Write where the data lie into ``config.json`` if it names another place."""
+        if RunFolder.open(self.path).config.data_dir != self.config.data_dir:
+            write_atomically(self.path / "config.json", self.config.to_json().encode())
 
     @property
     def metrics(self) -> Path:
