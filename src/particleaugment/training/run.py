@@ -38,6 +38,14 @@ def _way_out(path: Path) -> str:
     return f"it holds a run without a checkpoint: {resume}, remove it, or choose --out"
 
 
+def _require_utf8(path: Path, way_out: str) -> None:
+    """Refuse a folder in which TensorBoard cannot write and safetensors cannot read."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise RunError(f"the name of the run folder {str(path)!a} must be UTF-8; {way_out}") from None
+
+
 class RunFolder:
     """Paths and files of one run.
 
@@ -88,6 +96,7 @@ class RunFolder:
     def create(cls, path: Path, config: Config) -> RunFolder:
         """Make a new run folder with its ``config.json`` in it, and a policy file if it names one, in one move."""
         path = Path(path)
+        _require_utf8(path, "choose another --out")
         if path.exists():
             raise RunError(f"{path} exists already; {_way_out(path)}")
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -118,6 +127,7 @@ class RunFolder:
         file = path / "config.json"
         if not path.exists():
             raise RunError(f"there is no folder {path}")
+        _require_utf8(path, "rename it")
         if not path.is_dir() or not file.exists():
             raise RunError(f"{path} is not a run folder: it has no config.json")
         try:
