@@ -1,7 +1,8 @@
 """The command line.
 
 Exit codes: 0 done; 1 the run failed; 2 the request was not valid, and nothing was started; 130 stopped by Ctrl-C and
-143 by SIGTERM, saved and ready to resume (a second signal ends the process at once, with the same codes).
+143 by SIGTERM, saved and ready to resume (a second signal ends the process at once, with the same codes); 141 stopped
+since its output was closed, saved too.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -281,7 +282,7 @@ def _go(request: Callable[[], tuple[RunFolder, bool]], checkpoint_seconds: float
         ranks = all_ranks.everywhere(lambda: on_own_device(all_ranks, Config.from_json(config).device))
         stop = held.enter_context(StopTogether(ranks))
         run, quiet = RunFolder(path, Config.from_json(config)), quiet or not ranks.first
-        display = Display(quiet)
+        display = Display(quiet, closed=stop.close_output)
         if finished:
             display.say(f"{path} is finished: there is nothing to resume.")
             if not quiet:
@@ -317,7 +318,10 @@ def _stopped_politely(path: Path, display: Display, stop: Stop) -> Iterator[None
         yield
     except Stopped:
         what = "stopped and saved" if find_checkpoints(path) else "stopped before the first batch"
-        display.say(f"{what}; continue with: particleaugment resume {shlex.quote(str(path))}")
+        message = f"{what}; continue with: particleaugment resume {shlex.quote(str(path))}"
+        if stop.output_closed:
+            _fail(f"the output was closed: {message}", stop.exit_code)
+        display.say(message)
         raise typer.Exit(stop.exit_code) from None
 
 
@@ -375,7 +379,8 @@ add_commands(policy_app, _clear_errors)
 
 
 def _fail(message: str, code: int) -> None:
-    print(f"particleaugment: {message}", file=sys.stderr)
+    with suppress(BrokenPipeError):  # where nobody reads it, the code is left
+        print(f"particleaugment: {message}", file=sys.stderr)
     raise typer.Exit(code)
 
 
