@@ -229,7 +229,8 @@ def bench(
         if data is not None and document["machine"]["gpu"] is None:
             console.print("There is no GPU here, so the epochs are of the small network on the digits, not of --data.")
         if out is not None:
-            command = "particleaugment bench" + " --quick" * quick + (f" --data {data}" if data else "")
+            options = ["--quick"] * quick + (["--data", str(data)] if data else [])
+            command = shlex.join(["particleaugment", "bench", *options])
             out.write_text(json.dumps({"command": command} | document, indent=1) + "\n")
             print(f"wrote {out}")
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
+from particleaugment.shown import shown_command
 from particleaugment.strict_json import JSONError, clipped, read_file
 from particleaugment.training.checkpoint import find_checkpoints, saving, write_atomically
 from particleaugment.training.config import SIZE_LIMIT, Config, ConfigError
@@ -32,7 +33,7 @@ def _way_out(path: Path) -> str:
     """What to do about a folder that a run was to be made in."""
     if not (path / "config.json").exists():
         return "choose another --out"
-    resume = f"continue it with 'particleaugment resume {path}'"
+    resume = f"continue it with {shown_command('resume', path)}"
     if find_checkpoints(path):
         return f"{resume} or choose --out"
     return f"it holds a run without a checkpoint: {resume}, remove it, or choose --out"
