@@ -331,11 +331,12 @@ def _open_session(
 ) -> Session:
     """Make the session; a folder made for a request that turns out not to fit its data goes away again."""
     from particleaugment.ranks import RankError
+    from particleaugment.shared_memory import SharedMemoryError
     from particleaugment.training.session import Session
 
     try:
         return Session(run, display, stop, checkpoint_seconds, ranks)
-    except (ValueError, RankError):
+    except (ValueError, RankError, SharedMemoryError):
         if fresh and ranks.first:
             shutil.rmtree(run.path, ignore_errors=True)
         raise
@@ -351,6 +352,7 @@ def _clear_errors(run: Path | None = None, *, started: bool = False) -> Iterator
     """
     from particleaugment.data.reader import ReadError
     from particleaugment.ranks import RankError, ReportedByFirst
+    from particleaugment.shared_memory import SharedMemoryError
     from particleaugment.training.checkpoint import CheckpointError, SaveError, last_good
     from particleaugment.training.run import RunError
     from particleaugment.training.stop import StopNow
@@ -359,7 +361,7 @@ def _clear_errors(run: Path | None = None, *, started: bool = False) -> Iterator
         yield
     except ReportedByFirst:
         raise typer.Exit(1) from None
-    except (RunError, CheckpointError, ReadError, RankError) as error:
+    except (RunError, CheckpointError, ReadError, RankError, SharedMemoryError) as error:
         _fail(str(error), 1)
     except SaveError as error:
         _fail(f"{error}; {last_good(run)}" if run else str(error), 1)
