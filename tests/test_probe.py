@@ -59,6 +59,20 @@ def test_the_clone_sees_each_sample_once_an_epoch_under_keys_of_its_own():
     assert [len(ids) for _, ids in calls[:4]] == [8, 8, 8, 6]
 
 
+def test_a_sample_that_is_left_over_trains_with_the_batch_before_it():
+    sizes = []
+
+    def augment(images, ids, epoch_key):
+        sizes.append(len(ids))
+        return images
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))  # refuses one sample
+    measured = run(learner_of(model), Samples(pictures()), augment=augment, clone_size=33)
+    assert sizes == [8, 8, 8, 9]
+    assert measured.upd.isfinite().all()
+
+
 def reference_clone(learner, samples, augment, clone_size, clone_epochs, batch_size):
     """Train a real copy with a plain loop."""
     model = copy.deepcopy(learner.model).train()

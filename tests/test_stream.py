@@ -194,6 +194,17 @@ def test_streamed_pixels_are_those_in_memory(made, tmp_path, no_report):
     assert [record["kind"] for record in streamed[2]] == ["epoch", "filter", "epoch"]
 
 
+def test_an_image_that_is_left_over_trains_with_the_batch_before_it(made):
+    losses = []
+    for stream in ("false", "true"):
+        settings = ["model=resnet-18", f"stream={stream}", "workers=0"]  # of 16 pixels, batch norm sees one in the end
+        parts = build(config_of(made, *settings, recipe="folder"), print)
+        parts.model.train()
+        losses.append(parts.trainee.train(RandAugment(), torch.arange(17), 1, progress=lambda *_: None))
+        assert parts.trainee.batches_done == 2
+    assert losses[0] == losses[1]
+
+
 def environment():
     return os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 

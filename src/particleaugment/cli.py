@@ -1,7 +1,8 @@
 """The command line.
 
 Exit codes: 0 done; 1 the run failed; 2 the request was not valid, and nothing was started; 130 stopped by Ctrl-C and
-143 by SIGTERM, saved and ready to resume (a second signal ends the process at once, with the same codes).
+143 by SIGTERM, saved and ready to resume (a second signal ends the process at once, with the same codes); 141 stopped
+since its output was closed, saved too.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -76,7 +77,7 @@ def train(
     several processes share the work, and a run that is there already goes on.
     """
 
-    def request() -> tuple[Path, bool]:
+    def request() -> tuple[RunFolder, bool]:
         from particleaugment.recipes import get_recipe
         from particleaugment.training.build import resolve
         from particleaugment.training.config import override
@@ -86,9 +87,9 @@ def train(
         flags = [f"seed={seed}", *(["deterministic=true"] if deterministic else [])]
         config = resolve(override(get_recipe(recipe, preset), [*flags, *(assignments or [])]))
         path = out or Path("runs") / f"{recipe}-{config.seed}"
-        if launched() and path.exists() and RunFolder.open(path).config == config:
-            return path, False
-        return RunFolder.create(path, config).path, True
+        if launched() and path.exists() and (run := RunFolder.open(path)).config == config:
+            return run, False
+        return RunFolder.create(path, config), True
 
     _go(request, checkpoint_seconds, quiet)
 
@@ -104,14 +105,13 @@ def resume(
 ) -> None:
     """Continue a stopped or killed run exactly where it was."""
 
-    def opened() -> tuple[Path, bool]:
+    def request() -> tuple[RunFolder, bool]:
         from particleaugment.training.run import RunFolder
 
-        if data_dir is not None:
-            RunFolder.open(run).move_data(data_dir)
-        return run, False
+        opened = RunFolder.open(run)
+        return opened if data_dir is None else opened.with_data_in(data_dir), False
 
-    _go(opened, checkpoint_seconds, quiet)
+    _go(request, checkpoint_seconds, quiet)
 
 
 @app.command()
@@ -229,7 +229,8 @@ def bench(
         if data is not None and document["machine"]["gpu"] is None:
             console.print("There is no GPU here, so the epochs are of the small network on the digits, not of --data.")
         if out is not None:
-            command = "particleaugment bench" + " --quick" * quick + (f" --data {data}" if data else "")
+            options = ["--quick"] * quick + (["--data", str(data)] if data else [])
+            command = shlex.join(["particleaugment", "bench", *options])
             out.write_text(json.dumps({"command": command} | document, indent=1) + "\n")
             print(f"wrote {out}")
 
@@ -262,7 +263,7 @@ def version() -> None:
     print(__version__)
 
 
-def _go(request: Callable[[], tuple[Path, bool]], checkpoint_seconds: float, quiet: bool) -> None:
+def _go(request: Callable[[], tuple[RunFolder, bool]], checkpoint_seconds: float, quiet: bool) -> None:
     """Begin or continue a run; ``request`` returns its folder, and whether it was made just now."""
     from particleaugment.policies import load
     from particleaugment.report.summary import print_summary
@@ -274,16 +275,15 @@ def _go(request: Callable[[], tuple[Path, bool]], checkpoint_seconds: float, qui
     from particleaugment.training.stop import Stopped
 
     def opened() -> tuple[Path, bool, str, bool]:
-        path, fresh = request()
-        run = RunFolder.open(path)
-        return path, fresh, run.config.to_json(), run.finished
+        run, fresh = request()
+        return run.path, fresh, run.config.to_json(), run.finished
 
     with _clear_errors(), joined() as all_ranks, ExitStack() as held:
         path, fresh, config, finished = all_ranks.on_first(opened)
         ranks = all_ranks.everywhere(lambda: on_own_device(all_ranks, Config.from_json(config).device))
         stop = held.enter_context(StopTogether(ranks))
         run, quiet = RunFolder(path, Config.from_json(config)), quiet or not ranks.first
-        display = Display(quiet)
+        display = Display(quiet, closed=stop.close_output)
         if finished:
             display.say(f"{path} is finished: there is nothing to resume.")
             if not quiet:
@@ -292,19 +292,21 @@ def _go(request: Callable[[], tuple[Path, bool]], checkpoint_seconds: float, qui
         with _clear_errors(path), _stopped_politely(path, display, stop):
             ranks.on_first(lambda: held.enter_context(run.locked()))
             session = _open_session(run, display, stop, checkpoint_seconds, fresh, ranks)
-            stop.check()
-            if session.restore():
-                display.say(f"resuming {path} in epoch {session.position.epoch} of {run.config.epochs}")
-            minutes = session.estimate_seconds() / 60
-            stop.check()
-            display.say(
-                f"{run.config.recipe}: {run.config.model} on {run.config.data}, {run.config.epochs} epochs, "
-                f"policy {run.config.policy}; {session.chosen}; about {minutes:.1f} minutes"
-            )
-            if not run_session(session):
-                raise Stopped
-            if not quiet:
-                print_summary(run, load(run.policy), display.console)
+            with _clear_errors(path, started=True):
+                stop.check()
+                if session.restore():
+                    display.say(f"resuming {path} in epoch {session.position.epoch} of {run.config.epochs}")
+                ranks.on_first(run.note_data)
+                minutes = session.estimate_seconds() / 60
+                stop.check()
+                display.say(
+                    f"{run.config.recipe}: {run.config.model} on {run.config.data}, {run.config.epochs} epochs, "
+                    f"policy {run.config.policy}; {session.chosen}; about {minutes:.1f} minutes"
+                )
+                if not run_session(session):
+                    raise Stopped
+                if not quiet:
+                    print_summary(run, load(run.policy), display.console)
 
 
 @contextmanager
@@ -317,7 +319,10 @@ def _stopped_politely(path: Path, display: Display, stop: Stop) -> Iterator[None
         yield
     except Stopped:
         what = "stopped and saved" if find_checkpoints(path) else "stopped before the first batch"
-        display.say(f"{what}; continue with: particleaugment resume {shlex.quote(str(path))}")
+        message = f"{what}; continue with: particleaugment resume {shlex.quote(str(path))}"
+        if stop.output_closed:
+            _fail(f"the output was closed: {message}", stop.exit_code)
+        display.say(message)
         raise typer.Exit(stop.exit_code) from None
 
 
@@ -326,21 +331,28 @@ def _open_session(
 ) -> Session:
     """Make the session; a folder made for a request that turns out not to fit its data goes away again."""
     from particleaugment.ranks import RankError
+    from particleaugment.shared_memory import SharedMemoryError
     from particleaugment.training.session import Session
 
     try:
         return Session(run, display, stop, checkpoint_seconds, ranks)
-    except (ValueError, RankError):
+    except (ValueError, RankError, SharedMemoryError):
         if fresh and ranks.first:
             shutil.rmtree(run.path, ignore_errors=True)
         raise
 
 
 @contextmanager
-def _clear_errors(run: Path | None = None) -> Iterator[None]:
-    """Turn what users can mend into one sentence and an exit code; anything else stays a traceback."""
+def _clear_errors(run: Path | None = None, *, started: bool = False) -> Iterator[None]:
+    """Turn what users can mend into one sentence and an exit code; anything else stays a traceback.
+
+    Args:
+        run: The run's folder, where there is one.
+        started: Whether the run has started, so that the request cannot be what is wrong.
+    """
     from particleaugment.data.reader import ReadError
     from particleaugment.ranks import RankError, ReportedByFirst
+    from particleaugment.shared_memory import SharedMemoryError
     from particleaugment.training.checkpoint import CheckpointError, SaveError, last_good
     from particleaugment.training.run import RunError
     from particleaugment.training.stop import StopNow
@@ -349,12 +361,15 @@ def _clear_errors(run: Path | None = None) -> Iterator[None]:
         yield
     except ReportedByFirst:
         raise typer.Exit(1) from None
-    except (RunError, CheckpointError, ReadError, RankError) as error:
+    except (RunError, CheckpointError, ReadError, RankError, SharedMemoryError) as error:
         _fail(str(error), 1)
     except SaveError as error:
         _fail(f"{error}; {last_good(run)}" if run else str(error), 1)
     except (ValueError, TypeError, ImportError) as error:
-        _fail(str(error), 2)
+        if not started or run is None:
+            _fail(str(error), 2)
+        else:
+            _fail(f"the run failed ({type(error).__name__}: {error}); {last_good(run)}", 1)
     except OSError as error:
         _fail(f"{error.filename or 'a file'} cannot be used: {error.strerror or error}", 1)
     except StopNow as stop:
@@ -367,7 +382,8 @@ add_commands(policy_app, _clear_errors)
 
 
 def _fail(message: str, code: int) -> None:
-    print(f"particleaugment: {message}", file=sys.stderr)
+    with suppress(BrokenPipeError):  # where nobody reads it, the code is left
+        print(f"particleaugment: {message}", file=sys.stderr)
     raise typer.Exit(code)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from particleaugment.ranks import Ranks
 from particleaugment.samples import Samples
@@ -72,6 +73,9 @@ class Learner:
         """
         if self._trained is None:
             self._trained = self.model if self.averages else self.ranks.parallel(self.model)
+        if len(images) == 1 and self.ranks.world > 1 and self._may_refuse_one():
+            # On this rank only, and the others would wait; the mean of both is what it was.
+            images, targets = torch.cat([images, images]), torch.cat([targets, targets])
         with self.autocast():
             loss = self._losses(self._trained, images, targets).mean() * weight
         mean = self.ranks.sum(float(loss.detach()))[0] / self.ranks.world
@@ -114,6 +118,11 @@ class Learner:
     def device(self) -> torch.device:
         """Where the network lies."""
         return next(self.model.parameters()).device
+
+    def _may_refuse_one(self) -> bool:
+        """Whether the network may refuse a share of one image: batch norm does unless ranks normalise together."""
+        kinds = {type(module) for module in self.model.modules()} - {nn.SyncBatchNorm}
+        return self.averages or any(issubclass(kind, _BatchNorm) for kind in kinds)
 
     def _losses(self, model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
         logits = _logits(model(self.preprocess(images.to(self.device))))

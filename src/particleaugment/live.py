@@ -18,6 +18,7 @@ from torch.utils.data import get_worker_info
 
 from particleaugment.policies.base import Policy
 from particleaugment.policies.particles import ParticlePolicy
+from particleaugment.shared_memory import sharing
 
 __all__ = ["LiveState"]
 
@@ -43,6 +44,7 @@ class LiveState:
     _version: int
     _block: Tensor | None
 
+    @sharing()
     def __init__(self, policy: Policy):
         self._numbers: Tensor = torch.zeros(
             _COUNTERS + 1 + MAX_WORKERS, dtype=torch.int64, device="cpu"
@@ -110,6 +112,7 @@ class LiveState:
         if get_worker_info() is None:
             self._numbers[_RANK] = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
+    @sharing()
     def _install(self, policy: Policy) -> None:
         self._policy = policy
         self._generation, self._version = int(self._numbers[_GENERATION]), int(self._numbers[_VERSION])
@@ -131,6 +134,7 @@ class LiveState:
         copy.epoch, copy.counters = self.epoch, self.counters
         return copy
 
+    @sharing()
     def __setstate__(self, state: dict[str, Any]) -> None:
         # A copy by handle, as for a worker, is shared already; one by value, from a file, is to be shared anew.
         self.__dict__.update(state)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from particleaugment.augment import Augment
-from particleaugment.data.split import disjoint_stratified_subsets, epoch_permutation
+from particleaugment.data.split import batch_sizes, disjoint_stratified_subsets, epoch_permutation
 from particleaugment.executors import apply
 from particleaugment.learner import Learner, NonFiniteLoss, Samples
 from particleaugment.policies.base import Policy
@@ -171,12 +171,10 @@ class EagerTrainee:
         """Train on samples in the order given; see :class:`Trainee`."""
         self.augment.policy = policy
         self.augment.set_epoch(epoch_key)
-        batches = ids.split(self.batch_size)
+        batches = ids.split(batch_sizes(len(ids), self.batch_size))
         self.batches_done, self.loss_sum = start, loss_sum
         for batch in batches[start:]:
             mine, weight = self.ranks.share_of_batch(batch)
-            if self.learner.averages and len(mine) == 1 < len(batch):
-                mine = mine.repeat(2)  # batch norm may refuse one sample, on this rank only, and others would wait
             images, targets = self.samples.gather(mine)
             loss = self.learner.train_batch(self.augment(images.to(self.learner.device), mine), targets, weight)
             self.loss_sum += loss * len(batch)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from particleaugment.models import build_model
 from particleaugment.policies import Policy, Schedule, load
+from particleaugment.shown import shown_command
 from particleaugment.strict_json import JSONError, clipped, read_file
 from particleaugment.training.checkpoint import CheckpointError, find_checkpoints, load_checkpoint
 from particleaugment.training.config import Config, ConfigError
@@ -126,14 +127,14 @@ def _state(known: _Known, findings: list[Finding]) -> tuple[str, str]:
         if not wrong:
             return "finished", "every part is sound"
         if known.ended and not wrong & {"metrics"}:
-            return "broken", f"remove {known.run.model} and 'particleaugment resume {path}' writes the results anew"
+            return "broken", f"remove {known.run.model} and {shown_command('resume', path)} writes the results anew"
         return "broken", f"the parts named above are not to be trusted; the others are sound ({path})"
     if known.newest is None and find_checkpoints(path):
         return "broken", "no checkpoint can be used; remove them, and resume starts from the first epoch"
     if "metrics" in wrong:
         return "broken", "restore metrics.jsonl, or remove the checkpoints to start from the first epoch"
     start = "in epoch {epoch}".format(**known.newest["position"]) if known.newest is not None else "from the start"
-    return "resumable", f"'particleaugment resume {path}' goes on {start}"
+    return "resumable", f"{shown_command('resume', path)} goes on {start}"
 
 
 def _checkpoints(known: _Known) -> str:
@@ -287,12 +288,12 @@ def _report(known: _Known) -> str:
     path = known.run.path / "report.html"
     if not path.exists():
         if known.run.finished:
-            raise _Problem(f"{path} is missing; 'particleaugment report {known.run.path}' writes it")
+            raise _Problem(f"{path} is missing; {shown_command('report', known.run.path)} writes it")
         return "not written yet: that happens when the run ends"
     try:
         content = read_file(path)
     except (OSError, JSONError) as error:
         raise _Problem(f"{path} cannot be read: {clipped(error)}") from None
     if not content.startswith(b"<!doctype html>") or not content.endswith(b"</body></html>\n"):
-        raise _Problem(f"{path} is cut short; 'particleaugment report {known.run.path}' writes it anew")
+        raise _Problem(f"{path} is cut short; {shown_command('report', known.run.path)} writes it anew")
     return f"{len(content):,} bytes, whole"

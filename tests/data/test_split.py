@@ -13,7 +13,7 @@ from particleaugment.data import (
     stratified_subset,
     train_validation_split,
 )
-from particleaugment.data.split import held_out_split
+from particleaugment.data.split import batch_sizes, held_out_split
 from particleaugment.random import Stream
 
 seeds = st.integers(0, 2**63 - 1)
@@ -212,6 +212,17 @@ def test_an_epoch_visits_every_sample_once(n, seed, epoch):
     assert order.dtype == torch.int64
     assert torch.equal(order.sort().values, torch.arange(n))
     assert torch.equal(order, epoch_permutation(n, seed, epoch))
+
+
+@given(st.integers(0, 500), st.integers(1, 70))
+def test_batches_hold_every_sample_and_none_is_left_alone(count, size):
+    sizes = batch_sizes(count, size)
+    assert sum(sizes) == count
+    assert all(each == size for each in sizes[:-1])
+    if count > 1 and size > 1:
+        assert min(sizes) > 1
+    if count % size != 1 or size == 1:
+        assert sizes == [len(batch) for batch in torch.arange(count).split(size) if count]
 
 
 def test_epochs_are_ordered_differently_and_evenly():

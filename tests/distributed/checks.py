@@ -126,6 +126,15 @@ def statistics(ranks):
     return ranks.gather_texts(first[0]), ranks.gather_texts(fingerprint(model.buffers()))
 
 
+def shares_of_one(ranks):
+    """Training a network that refuses one image on batches that leave ranks one or none."""
+    torch.manual_seed(SEED)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3072, 4), nn.BatchNorm1d(4), nn.Linear(4, 10))
+    trainee = trainee_of(ranks, model)
+    losses = [trainee.train(trainee.augment.policy, torch.arange(count), 0, progress=silent) for count in (17, 18)]
+    return losses, ranks.gather_texts(fingerprint(model.state_dict().values()))
+
+
 def filter_steps(ranks):
     """Two steps of the filter: the network comes back bit for bit, and every rank holds the same particles."""
     model = build_model("wrn-10-1", 10, SEED)
@@ -250,6 +259,7 @@ CHECKS = (
     pixels,
     measurement,
     statistics,
+    shares_of_one,
     filter_steps,
     errors,
     stopping,

@@ -81,6 +81,13 @@ def test_statistics_are_those_of_rank_0(findings):
         assert set(equalised) == {own[0]}
 
 
+def test_a_share_of_one_image_does_not_stop_batch_norm(findings):
+    for ranks, (losses, prints) in of_each(findings, "shares_of_one"):
+        assert all(0 < loss < 100 for loss in losses)
+        assert len(prints) == ranks
+        assert len(set(prints)) == 1
+
+
 def test_every_rank_computes_the_same_filter_step(findings):
     for ranks, (updates, restored, states, deltas) in of_each(findings, "filter_steps"):
         assert updates >= 1

@@ -11,6 +11,7 @@ from torch import nn
 
 import particleaugment as pa
 from particleaugment.data import epoch_permutation, load_digits
+from particleaugment.data.split import batch_sizes
 from particleaugment.probe import EagerTrainee
 from particleaugment.recipes import get_recipe
 from particleaugment.training import build as building
@@ -163,7 +164,7 @@ def parts_of(monkeypatch, samples, model, *assignments, resident=True, say=print
     return parts
 
 
-@pytest.mark.parametrize("samples", [300, 128, 40])
+@pytest.mark.parametrize("samples", [300, 129, 128, 40])
 @pytest.mark.parametrize(
     "policy",
     [pa.RandAugment(n=3, m=9), pa.ParticlePolicy(torch.full((5, 15), 0.3), torch.arange(5.0), m=4)],
@@ -176,7 +177,7 @@ def test_every_sample_is_trained_on_once_with_the_pixels_of_the_cpu(monkeypatch,
         parts = parts_of(monkeypatch, samples, model, f"device={device}", "compile=false")
         order = epoch_permutation(samples, 0, 7)
         total = parts.trainee.train(policy, order, 7, progress=quiet)
-        assert parts.trainee.batches_done == -(-samples // 64)
+        assert parts.trainee.batches_done == len(batch_sizes(samples, 64))
         assert int(model.count) == samples
         trained[device] = model.seen[:samples].cpu(), total, model.head.weight.detach().cpu()
         if device == "cuda":

@@ -12,6 +12,7 @@ import time
 import pytest
 from runs import TINY_OPTIONS, command, config_of, finish, result
 
+import particleaugment as pa
 from particleaugment.training.checkpoint import SaveError, find_checkpoints, load_latest, write_atomically
 from particleaugment.training.run import RunError, RunFolder
 from particleaugment.training.session import Session
@@ -132,6 +133,24 @@ def test_a_folder_that_vanishes_under_the_run(way, tiny, no_report, tmp_path, mo
         assert command("resume", tmp_path / "moved", "-q").exit_code == 0
         finish(tmp_path / "whole")
         assert result(tmp_path / "moved") == result(tmp_path / "whole")
+
+
+def test_a_run_without_shared_memory(tiny, tmp_path):
+    with largest_file(8000):
+        sentence = failed(command("train", *SETTINGS, "--out", tmp_path / "run"))
+    assert "there is no room in the memory that processes share (File too large): /dev/shm is full, or the" in sentence
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_more_augmentations_than_files_may_be_open():
+    limits, kept = resource.getrlimit(resource.RLIMIT_NOFILE), []
+    highest = max(int(name) for name in os.listdir("/dev/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 4, limits[1]))
+    try:
+        with pytest.raises(RuntimeError, match=r"that processes share \(Too many open files\): .* make room, or raise"):
+            kept.extend(pa.Augment("trivial") for _ in range(highest + 4))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_writing_names_the_file(tmp_path):

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 from runs import TINY_OPTIONS, command, finish, on_few, result
@@ -116,3 +118,27 @@ def test_the_second_signal_gives_the_code():
             with pytest.raises(StopNow) as caught:
                 os.kill(os.getpid(), second)
             assert caught.value.exit_code == 128 + second
+
+
+@pytest.mark.parametrize("both", [False, True], ids=["stdout", "stdout and stderr"])
+def test_a_closed_output_saves(tmp_path, both):
+    path = tmp_path / "my run"
+    settings = ["--set", "epochs=1000", "--set", "policy=none", "--set", "device=cpu"]
+    command_line = ["train", "digits", "--out", path, *settings, "--checkpoint-seconds", "1000"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "particleaugment", *map(str, command_line)],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT if both else subprocess.PIPE,
+    )
+    while not process.stdout.readline().startswith(b"epoch 1/1000"):
+        assert process.poll() is None
+    process.stdout.close()
+    errors = b"" if both else process.stderr.read()
+    assert process.wait(120) == 141
+    resume = f"particleaugment resume '{path}'"
+    assert both or errors.decode() == (
+        f"particleaugment: the output was closed: stopped and saved; continue with: {resume}\n"
+    )
+    state, problems = load_latest(path)
+    assert (state["position"]["epoch"] >= 2, problems) == (True, [])

@@ -125,6 +125,38 @@ def test_a_run_goes_on_with_data_that_were_moved(tiny, no_report, tmp_path):
     assert result(path) == result(tmp_path / "whole")
 
 
+def test_data_that_are_refused_change_nothing(few_digits, no_report, tmp_path):
+    path = tmp_path / "run"
+    with on_few(few_digits):
+        finish(path, stop=StopAfter(18))
+    kept = {file.name: file.read_bytes() for file in path.iterdir() if file.is_file() and file.name != ".lock"}
+
+    def refused(message, code):
+        outcome = command("resume", path, "--quiet", "--data-dir", tmp_path / "nowhere")
+        assert outcome.exit_code == code
+        assert message in outcome.stderr
+        assert {name: (path / name).read_bytes() for name in kept} == kept
+
+    with RunFolder.open(path).locked():
+        refused(f"{path} is in use by ", 1)
+    with on_few(replace(few_digits, classes=few_digits.classes[::-1])):
+        refused("the data are not those that the run", 1)
+    with on_few(few_digits) as patch:
+
+        def missing(*_, **__):
+            raise ValueError("there is no such folder")
+
+        patch.setattr("particleaugment.training.build.load_data", missing)
+        refused("there is no such folder", 2)
+    with on_few(few_digits):
+        assert command("resume", path, "--quiet").exit_code == 0
+        config = (path / "config.json").read_bytes()
+        outcome = command("resume", path, "--data-dir", tmp_path / "nowhere")
+    assert outcome.exit_code == 0
+    assert "is finished: there is nothing to resume." in outcome.stdout
+    assert (path / "config.json").read_bytes() == config == kept["config.json"]
+
+
 def test_checkpoints_that_cannot_be_used_stop_the_run_and_lose_nothing(tiny, no_report, tmp_path):
     path = tmp_path / "run"
     finish(path, stop=StopAfter(18))
@@ -168,6 +200,27 @@ def test_divergence_is_reported_with_what_to_do(tiny, tmp_path):
         outcome.stderr,
     )
     assert not (path / "model.safetensors").exists()
+
+
+def test_an_error_while_training_is_no_invalid_request(tiny, no_report, tmp_path, monkeypatch):
+    path, train_batch, calls = tmp_path / "run", Learner.train_batch, []
+
+    def failing(self, images, labels, weight):
+        calls.append(len(images))
+        if len(calls) == 10:
+            raise ValueError("no such thing")
+        return train_batch(self, images, labels, weight)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Learner, "train_batch", failing)
+        outcome = command("train", *TINY_OPTIONS, "--out", path, "--quiet", "--checkpoint-seconds", 0)
+    assert outcome.exit_code == 1
+    kept = path / "checkpoint-00000000.pt"
+    sentence = f"the run failed (ValueError: no such thing); the last good checkpoint is {kept}"
+    assert outcome.stderr == f"particleaugment: {sentence}\n"
+    assert command("resume", path, "--quiet").exit_code == 0
+    finish(tmp_path / "whole")
+    assert result(path) == result(tmp_path / "whole")
 
 
 class NoticesLate:

@@ -203,6 +203,15 @@ def test_a_run_that_follows_the_gap_goes_on_where_it_was(tiny, no_report, tmp_pa
     assert result(tmp_path / "stopped") == result(tmp_path / "whole")
 
 
+def test_an_image_that_is_left_over_does_not_end_a_run(tiny, no_report, tmp_path):
+    """Batch norm sees one pixel an image in the end, and refuses to train on one image."""
+    settings = (*IMPROVED, "model=resnet-18", "batch_size=7", "epochs=2")
+    assert finish(tmp_path / "whole", *settings)[1]
+    assert not finish(tmp_path / "stopped", *settings, stop=StopAfter(6))[1]
+    assert finish(tmp_path / "stopped")[1]
+    assert result(tmp_path / "stopped") == result(tmp_path / "whole")
+
+
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_measurement_larger_than_the_data_is_refused_before_training(tiny, tmp_path, preset):
     with pytest.raises(ConfigError, match=r"the search does not suit the data: .*measure_size"):

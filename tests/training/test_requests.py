@@ -9,6 +9,7 @@ from runs import TINY_OPTIONS, StopAfter, command, config_of, finish
 import particleaugment as pa
 from particleaugment.training.checkpoint import find_checkpoints
 from particleaugment.training.run import RunFolder
+from particleaugment.verify import verify
 
 
 def refuse(path, *arguments, code):
@@ -90,6 +91,12 @@ def test_a_runs_folder_is_left_alone(tiny, no_report, tmp_path):
     for file in find_checkpoints(path):
         file.unlink()
     assert "it holds a run without a checkpoint: continue it with" in refuse(path, code=1)
+
+
+def test_the_command_that_continues_a_run_can_be_given_to_a_shell(tmp_path):
+    path = RunFolder.create(tmp_path / "my run", config_of()).path
+    assert f"continue it with \"particleaugment resume '{path}'\", remove it," in refuse(path, code=1)
+    assert f"\"particleaugment resume '{path}'\" goes on from the start" in " ".join(verify(path).lines(1000))
 
 
 def test_a_folder_that_cannot_be_made(tmp_path):

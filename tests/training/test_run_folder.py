@@ -45,6 +45,25 @@ def test_a_disk_that_is_full_while_the_folder_is_made(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_folder_whose_name_is_not_utf_8_is_refused_before_anything_starts(tmp_path):
+    path = tmp_path / os.fsdecode(b"nu\xff")
+    for folder in (path, path / "run"):
+        outcome = command("train", "--out", folder)
+        assert outcome.exit_code == 1
+        assert outcome.stderr.endswith("must be UTF-8; choose another --out\n")
+    assert list(tmp_path.iterdir()) == []
+    run = RunFolder.create(tmp_path / "run", config_of())
+    try:
+        run.path.rename(path)
+    except OSError:
+        pytest.skip("this file system has no such names")
+    for what in ("resume", "report"):
+        outcome = command(what, path)
+        assert outcome.exit_code == 1
+        assert outcome.stderr.endswith("must be UTF-8; rename it\n")
+    assert [file.name for file in path.iterdir()] == ["config.json"]
+
+
 def test_metrics(tmp_path):
     run = RunFolder.create(tmp_path / "run", config_of())
     assert run.read_metrics() == []

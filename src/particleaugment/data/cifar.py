@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from particleaugment.data.dataset import ImageData
+from particleaugment.shown import shown_command
 
 __all__ = ["CIFAR10", "CIFAR100", "LAYOUTS", "Layout", "load_cifar10", "load_cifar100", "read_cifar"]
 
@@ -143,7 +144,7 @@ def read_cifar(layout: Layout, directory: str | os.PathLike[str]) -> ImageData:
 
 def find_folder(layout: Layout, directory: Path) -> Path:
     """Return the folder with the data set's files: the given one, or the data set's own folder in it."""
-    how = f"'particleaugment data {layout.name} {directory}' downloads {layout.title} to it"
+    how = f"{shown_command('data', layout.name, directory)} downloads {layout.title} to it"
     if not directory.is_dir():
         raise ValueError(f"there is no folder {directory}; {how}")
     if (directory / layout.folder).is_dir():

@@ -21,6 +21,7 @@ from particleaugment.data.images import Box, CentreCrop, RandomResizedCrop, read
 from particleaugment.data.listing import ImageList, list_folder, some_of
 from particleaugment.data.progress import progress_bar
 from particleaugment.data.split import epoch_permutation
+from particleaugment.shared_memory import sharing
 
 __all__ = [
     "IMAGENET_STATISTICS",
@@ -89,7 +90,8 @@ class FolderDataset(Dataset[Item]):
         self.images, self.size, self.train, self.seed = images, _checked_size(size), train, seed
         self.crop, self.centre = crop or RandomResizedCrop(), centre or CentreCrop()
         self.max_pixels = max_pixels
-        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
+        with sharing():
+            self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
 
     @property
     def epoch(self) -> int:

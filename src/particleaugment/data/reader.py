@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from particleaugment.data.folder import FolderDataset
+from particleaugment.shared_memory import sharing
 
 __all__ = ["ReadError", "Reader", "default_workers"]
 
@@ -148,7 +149,8 @@ class _Files(Dataset[Any]):
         self.parts = dict(parts)
         self._names = tuple(self.parts)
         # What each worker is reading: its process id, the part's number and the image's.
-        self._reading = torch.full((max(1, workers), 3), -1, dtype=torch.int64).share_memory_()
+        with sharing():
+            self._reading = torch.full((max(1, workers), 3), -1, dtype=torch.int64).share_memory_()
 
     def __getitem__(self, request: tuple[str, list[int]]) -> Tensor | str:
         name, ids = request

@@ -22,6 +22,7 @@ from torch import Tensor
 from particleaugment.random import Stream, uniform
 
 __all__ = [
+    "batch_sizes",
     "disjoint_stratified_subsets",
     "epoch_permutation",
     "held_out_split",
@@ -143,6 +144,20 @@ def epoch_permutation(n: int, seed: int, epoch: int) -> Tensor:
     ids = torch.arange(n, dtype=torch.int64, device="cpu")
     keys = uniform(seed, Stream.SHUFFLE, epoch, ids, slots=1)[:, 0]
     return torch.from_numpy(keys.numpy().argsort(kind="stable"))  # numpy's takes one thread; see _draw
+
+
+def batch_sizes(count: int, size: int) -> list[int]:
+    """Return the sizes of the batches that ``count`` samples train in.
+
+    A single sample that would be left over joins the batch before it, since batch norm may refuse to train on one.
+
+    >>> batch_sizes(34, 16), batch_sizes(33, 16), batch_sizes(3, 1)
+    ([16, 16, 2], [16, 17], [1, 1, 1])
+    """
+    whole, rest = divmod(count, size)
+    if whole and rest == 1:
+        return [size] * (whole - 1) + [size + 1]
+    return [size] * whole + [rest] * (rest > 0)
 
 
 def _draw(labels: Tensor, ids: Tensor, sizes: Sequence[int], seed: int, step: int, stream: Stream) -> list[Tensor]:

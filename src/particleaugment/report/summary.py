@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from particleaugment.policies import AutoAugment, ParticlePolicy, Policy, Schedule, SubPolicies
+from particleaugment.shown import shown_command
 from particleaugment.training.run import RunError, RunFolder
 
 __all__ = ["filter_health", "leading_ops", "phase_seconds", "print_summary"]
@@ -53,7 +54,7 @@ def print_summary(run: RunFolder, policy: Policy, console: Console) -> None:
     records = run.read_metrics()
     epochs = [record for record in records if record["kind"] == "epoch"]
     if not epochs:
-        raise RunError(f"{run.metrics} holds no epoch; 'particleaugment verify {run.path}' says what is sound")
+        raise RunError(f"{run.metrics} holds no epoch; {shown_command('verify', run.path)} says what is sound")
     last, best = epochs[-1], max(epochs, key=lambda record: record["test_accuracy"])
     table = Table(title=f"{run.config.recipe}, seed {run.config.seed}", show_header=False, title_justify="left")
     table.add_row(f"{run.config.measured_on} accuracy, last epoch", f"{last['test_accuracy']:.2f} %")

@@ -62,7 +62,7 @@ class Config:
         workers: Processes that decode them, or ``auto``.
         model: ``wrn-DEPTH-WIDTH``, ``shake-shake-DEPTH-2xWIDTHd``, ``resnet-18`` or ``resnet-50``.
         epochs: Length of the training run.
-        batch_size: Images a step, of all processes together.
+        batch_size: Images a step, of all processes together; a single image that would be left over joins the last.
         learning_rate: That of the first epoch; it falls to 0 along a cosine.
         momentum: Momentum of SGD.
         nesterov: Whether it is Nesterov's.

@@ -123,7 +123,7 @@ class StopTogether(Stop):
 
     def check(self) -> None:
         """Raise Stopped on every rank if a stop was asked of one."""
-        self.agreed = self.ranks.largest(self.signal_number)
+        self.agreed = self.ranks.largest(self.asked)
         if self.agreed:
             raise Stopped
 

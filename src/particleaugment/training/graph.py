@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from particleaugment.data.split import batch_sizes
 from particleaugment.executors.fused import FusedPipeline
 from particleaugment.policies import Identity, ParticlePolicy, Policy
 from particleaugment.probe import NonFiniteLoss, Progress
@@ -112,8 +113,8 @@ class GraphTrainee:
         self._position.fill_(start * self.batch_size)
         self._loss_sum.fill_(loss_sum)
         self.batches_done = start
-        whole, rest = divmod(len(ids), self.batch_size)
-        total = whole + (rest > 0)
+        sizes = batch_sizes(len(ids), self.batch_size)
+        total, whole = len(sizes), sizes.count(self.batch_size)
         replay = self._step_function() if whole > start else None
         for number in range(start, whole):
             assert replay is not None
@@ -122,7 +123,7 @@ class GraphTrainee:
             if (number + 1) % _QUEUE == 0:
                 torch.cuda.current_stream().synchronize()
             progress(phase, number + 1, total)
-        if rest and start <= whole:
+        if start <= whole < total:
             tail = self._order[whole * self.batch_size : len(ids)]
             self._step(tail, self.model)
             self.batches_done = total

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
+from particleaugment.shown import shown_command
 from particleaugment.strict_json import JSONError, clipped, read_file
 from particleaugment.training.checkpoint import find_checkpoints, saving, write_atomically
 from particleaugment.training.config import SIZE_LIMIT, Config, ConfigError
@@ -32,10 +33,18 @@ def _way_out(path: Path) -> str:
     """What to do about a folder that a run was to be made in."""
     if not (path / "config.json").exists():
         return "choose another --out"
-    resume = f"continue it with 'particleaugment resume {path}'"
+    resume = f"continue it with {shown_command('resume', path)}"
     if find_checkpoints(path):
         return f"{resume} or choose --out"
     return f"it holds a run without a checkpoint: {resume}, remove it, or choose --out"
+
+
+def _require_utf8(path: Path, way_out: str) -> None:
+    """Refuse a folder in which TensorBoard cannot write and safetensors cannot read."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise RunError(f"the name of the run folder {str(path)!a} must be UTF-8; {way_out}") from None
 
 
 class RunFolder:
@@ -50,10 +59,14 @@ class RunFolder:
         self.path = path
         self.config = config
 
-    def move_data(self, data_dir: Path) -> None:
-        """Note that the data lie elsewhere now."""
-        self.config = replace(self.config, data_dir=str(data_dir.expanduser().resolve()))
-        write_atomically(self.path / "config.json", self.config.to_json().encode())
+    def with_data_in(self, data_dir: Path) -> RunFolder:
+        """Return the run with its data elsewhere; nothing is written until :meth:`note_data`."""
+        return RunFolder(self.path, replace(self.config, data_dir=str(data_dir.expanduser().resolve())))
+
+    def note_data(self) -> None:
+        """Write where the data lie into ``config.json`` if it names another place."""
+        if RunFolder.open(self.path).config.data_dir != self.config.data_dir:
+            write_atomically(self.path / "config.json", self.config.to_json().encode())
 
     @property
     def metrics(self) -> Path:
@@ -84,6 +97,7 @@ class RunFolder:
     def create(cls, path: Path, config: Config) -> RunFolder:
         """Make a new run folder with its ``config.json`` in it, and a policy file if it names one, in one move."""
         path = Path(path)
+        _require_utf8(path, "choose another --out")
         if path.exists():
             raise RunError(f"{path} exists already; {_way_out(path)}")
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -114,6 +128,7 @@ class RunFolder:
         file = path / "config.json"
         if not path.exists():
             raise RunError(f"there is no folder {path}")
+        _require_utf8(path, "rename it")
         if not path.is_dir() or not file.exists():
             raise RunError(f"{path} is not a run folder: it has no config.json")
         try:

@@ -1,4 +1,7 @@
-"""Stopping politely: the first Ctrl-C or SIGTERM asks the run to save and end, the second ends it at once."""
+"""Stopping politely: the first Ctrl-C or SIGTERM asks the run to save and end, the second ends it at once.
+
+An output that nobody reads any more asks for it too.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ from types import FrameType, TracebackType
 from typing import Self
 
 __all__ = ["Stop", "StopNow", "Stopped"]
+
+_SIGPIPE = 13  # not every system has the signal
 
 
 class Stopped(Exception):
@@ -30,10 +35,12 @@ class Stop:
 
     Attributes:
         signal_number: The signal that asked for the stop, or 0.
+        output_closed: Whether nobody reads the output any more.
     """
 
     def __init__(self) -> None:
         self.signal_number = 0
+        self.output_closed = False
         self._old: dict[int, object] = {}
 
     def __enter__(self) -> Self:
@@ -55,12 +62,21 @@ class Stop:
             raise StopNow(number)
         self.signal_number = number
 
+    def close_output(self) -> None:
+        """Note that nobody reads the output any more; unlike a signal, this leaves the next one the first."""
+        self.output_closed = True
+
+    @property
+    def asked(self) -> int:
+        """The number of the signal that asks for a stop, SIGPIPE's for a closed output, or 0."""
+        return self.signal_number or (_SIGPIPE if self.output_closed else 0)
+
     def check(self) -> None:
         """Raise Stopped if a stop was asked for."""
-        if self.signal_number:
+        if self.asked:
             raise Stopped
 
     @property
     def exit_code(self) -> int:
-        """The conventional exit code: 130 after Ctrl-C, 143 after SIGTERM."""
-        return 128 + (self.signal_number or signal.SIGINT)
+        """The conventional exit code: 130 after Ctrl-C, 143 after SIGTERM, 141 after the output was closed."""
+        return 128 + (self.asked or signal.SIGINT)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from particleaugment.data.reader import Reader
+from particleaugment.data.split import batch_sizes
 from particleaugment.data.streamed import FolderData
 from particleaugment.executors import apply
 from particleaugment.executors.fused import FusedPipeline, fusable
@@ -257,7 +258,7 @@ class StreamTrainee:
         self.pipelines.training.set_policy(policy)
         self.pipelines.training.set_epoch(epoch_key)
         self.data.train.set_epoch(epoch_key)
-        batches = ids.cpu().split(self.batch_size)
+        batches = ids.cpu().split(batch_sizes(len(ids), self.batch_size))
         shares = [self.ranks.share_of_batch(batch) for batch in batches[start:]]
         self.batches_done = start
         self.loss_sum = loss_sum

@@ -1,0 +1,32 @@
+"""Memory that processes share, and what is said where there is none left."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["SharedMemoryError", "sharing"]
+
+# torch raises plain RuntimeErrors: "unable to open shared memory object </torch_7_8_9> in read-write mode: Too many
+# open files (24)".
+_REFUSED = re.compile(r"unable to .*</torch_.*: (.+?)(?: \(\d+\))?\s*")
+
+
+class SharedMemoryError(RuntimeError):
+    """There is no room in the memory that processes share."""
+
+
+@contextmanager
+def sharing() -> Iterator[None]:
+    """Say in one sentence what is full if tensors cannot be shared in this block, or in the function it decorates."""
+    try:
+        yield
+    except RuntimeError as error:
+        refused = _REFUSED.fullmatch(str(error))
+        if refused is None:
+            raise
+        raise SharedMemoryError(
+            f"there is no room in the memory that processes share ({refused[1]}): /dev/shm is full, or the limit on "
+            "open files (ulimit -n) or on their size (ulimit -f) is reached; make room, or raise the limit"
+        ) from None
