@@ -185,7 +185,18 @@ class Config:
 
         The number of workers changes nothing but the speed, and where the data lie nothing at all.
         """
-        return replace(saved, workers=self.workers, data_dir=self.data_dir) == self
+        data, moved = (config.data.partition(":")[0] for config in (saved, self))
+        return data == moved and replace(saved, workers=self.workers, data=self.data, data_dir=self.data_dir) == self
+
+    def with_data_in(self, data_dir: str) -> Config:
+        """Return the configuration with its data elsewhere.
+
+        >>> saved = Config(recipe="own", data="folder:/old")
+        >>> moved = saved.with_data_in("/new")
+        >>> moved.data, moved.data_dir, moved.continues(saved)
+        ('folder', '/new', True)
+        """
+        return replace(self, data=self.data.partition(":")[0], data_dir=data_dir)
 
     def _check_streaming(self) -> None:
         if self.workers != "auto" and (isinstance(self.workers, str) or self.workers < 0):

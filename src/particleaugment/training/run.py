@@ -10,7 +10,6 @@ import os
 import shutil
 import socket
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -61,7 +60,7 @@ class RunFolder:
 
     def with_data_in(self, data_dir: Path) -> RunFolder:
         """Return the run with its data elsewhere; nothing is written until :meth:`note_data`."""
-        return RunFolder(self.path, replace(self.config, data_dir=str(data_dir.expanduser().resolve())))
+        return RunFolder(self.path, self.config.with_data_in(str(data_dir.expanduser().resolve())))
 
     def note_data(self) -> None:
         """Write where the data lie into ``config.json`` if it names another place."""
