@@ -61,7 +61,7 @@ def test_nothing_is_loaded_from_elsewhere(site):
 
 def test_pictures_are_drawn_from_the_result_files():
     pictures = runpy.run_path(str(ROOT / "benchmarks" / "pictures.py"))
-    (risen,) = re.findall(r"plain images rose \| (\d+) of", (ROOT / "docs" / "results.md").read_text())
+    (risen,) = re.findall(r"plain images rose \| (\d+) ", (ROOT / "docs" / "results.md").read_text())
     assert f"the loss rose: {risen} steps" in pictures["literal_run"]()
     gaussian, sparse = (pictures["applied_ops"](kind) for kind in ("gaussian", "sparse"))
     assert gaussian[-1] > 6
