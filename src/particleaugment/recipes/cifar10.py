@@ -44,7 +44,7 @@ def cifar10_shakeshake() -> Config:
 def cifar10_quick() -> Config:
     """WRN-10-1, 20 epochs, smaller probes: the real data set on two CPU cores.
 
-    Costs about ten minutes on two CPU cores with bfloat16 instructions and has reached 84.3 % (one seed; 82.0 % with
+    Costs about ten minutes on two CPU cores with bfloat16 instructions and has reached 84.1 % (one seed; 82.0 % with
     ``--preset paper``, 84.2 % without a policy, 81.1 % with TrivialAugment). ``benchmarks/cifar10_quick.py`` runs the
     four of them.
     """
