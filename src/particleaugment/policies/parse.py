@@ -116,7 +116,7 @@ def _timm_rand(text: str, sections: list[str]) -> RandAugment:
     rest = [section for section in sections if section != "tweights"]
     options = _options(text, rest, ("m", "n", "p", "mstd", "mmax", "inc"))
     if "inc" in options and options["inc"] == 0:
-        raise ValueError(f"in {text!r} leave inc0 out: timm reads it as inc1, which is unlikely to be what you mean")
+        raise ValueError(f"in {text!r} leave inc0 out: versions of timm differ in whether it means inc1")
     highest = _whole(text, "mmax", options["mmax"]) if "mmax" in options else None
     if highest is not None and highest <= 0:
         raise ValueError(f"in {text!r} the option 'mmax' must be positive")
