@@ -40,7 +40,7 @@ def tables(results: dict[str, Any], found: dict[str, Any]) -> dict[str, str]:
         "gradient": _arms(lost["runs"], ["gradient", "improved-frozen"], {"improved-frozen": "its frozen copy"}),
         **{name: _arms(one["runs"], [arm["name"] for arm in one["arms"]]) for name, one in severities.items()},
         "repeatability": _signals(found["repeatability"], " sparse") + _yardstick(found["shuffled"]),
-        "validity": _signals(found["validity"], ""),
+        "validity": _signals(found["validity"], "") + _significant(found["validity"]),
         "truth": _truth(found["truth"], results["truth"]),
         "averaging": _averaging(),
     }
@@ -56,6 +56,11 @@ def _signals(rows: dict[str, Any], kind: str) -> str:
         cells = [_cell(row.get(f"{column}{kind}") or row.get(column)) for column in columns]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _significant(rows: dict[str, Any]) -> str:
+    found = [entry["p"] for row in rows.values() for entry in row.values()]
+    return f"\n\nOf {len(found)} correlations {sum(p <= 0.05 for p in found)} have p <= 0.05."
 
 
 def _yardstick(shuffled: dict[str, float]) -> str:

@@ -104,7 +104,7 @@ def train_validation_split(
             f"class {names[number] if names else number} has a single sample, but training and validation need one "
             "each; add samples or drop the class"
         )
-    return held_out_split(labels, validation, seed)
+    return _split(labels, validation, seed, lonely)
 
 
 def held_out_split(labels: Tensor, held_out: int | float, seed: int) -> tuple[Tensor, Tensor]:
@@ -114,14 +114,18 @@ def held_out_split(labels: Tensor, held_out: int | float, seed: int) -> tuple[Te
     >>> len(measured), 4 in train
     (4, True)
     """
-    lonely = _lonely_samples(labels)
+    return _split(labels, held_out, seed, _lonely_samples(labels))
+
+
+def _split(labels: Tensor, held_out: int | float, seed: int, kept: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the indices to train on, those to keep among them, and those that are held out."""
     (size,) = _absolute_sizes([held_out], len(labels), available=len(labels))
     if size == len(labels):
         raise ValueError(
             f"validation takes all {size} samples and leaves none to train on; use a smaller number or a fraction"
         )
     chosen = torch.zeros(len(labels), dtype=torch.bool, device=labels.device)
-    chosen[stratified_subset(labels, size, seed, _HOLDOUT_STEP, exclude=lonely)] = True
+    chosen[stratified_subset(labels, size, seed, _HOLDOUT_STEP, exclude=kept)] = True
     return (~chosen).nonzero().flatten(), chosen.nonzero().flatten()
 
 

@@ -149,9 +149,8 @@ def _cards(run: RunHistory) -> str:
 
 def _found(config: Config) -> FolderListing | None:
     """Return what a run's folder of images holds now, if it has one that is still there."""
-    name, _, directory = config.data.partition(":")
     try:
-        return find_images(directory or config.data_dir) if name == "folder" else None
+        return find_images(config.data_place) if config.data_set == "folder" else None
     except (OSError, ValueError):
         return None
 

@@ -138,9 +138,9 @@ def _checked_request(config: Config, ranks: Ranks) -> tuple[FolderListing | None
             f"batch_size is the batch of all ranks together: {config.batch_size} leaves some of {ranks.world} ranks "
             "without an image; set a larger one or start fewer ranks"
         )
-    if not _is_folder(config) or not _folder(config):
+    if config.data_set != "folder" or not config.data_place:
         return None, ""
-    found = find_images(_folder(config))
+    found = find_images(config.data_place)
     return found, found.describe(config.validation)
 
 
@@ -184,22 +184,13 @@ def _together(ranks: Ranks) -> str:
     return f", DistributedDataParallel on {ranks.world} ranks" if ranks.world > 1 else ""
 
 
-def _is_folder(config: Config) -> bool:
-    return config.data.partition(":")[0] == "folder"
-
-
-def _folder(config: Config) -> str:
-    """Return where a folder of images lies, or nothing where none is named."""
-    return config.data.partition(":")[2] or config.data_dir
-
-
 def _image_size(config: Config) -> int:
     return config.image_size or FOLDER_SIZE
 
 
 def _why_streamed(config: Config, found: FolderListing | None) -> str:
     """Return why files are decoded while the network trains, or nothing where images are held in memory."""
-    if not _is_folder(config) or config.stream == "false":
+    if config.data_set != "folder" or config.stream == "false":
         return ""
     if config.crop_scale:
         return "random resized crops are cut from them"
@@ -213,10 +204,10 @@ def _why_streamed(config: Config, found: FolderListing | None) -> str:
 
 
 def _open_folder(config: Config, quiet: bool, found: FolderListing | None) -> FolderData:
-    if not _folder(config):
+    if not config.data_place:
         raise ConfigError("the data set 'folder' needs data_dir, a directory with one sub-folder of images per class")
     return open_folder(
-        _folder(config),
+        config.data_place,
         _image_size(config),
         validation=config.validation,
         seed=config.seed,

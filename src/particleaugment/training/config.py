@@ -180,28 +180,38 @@ class Config:
         """The images that accuracies are of: those of the ``test`` set, or of the ``validation`` split."""
         return "validation" if self.validation else "test"
 
+    @property
+    def data_set(self) -> str:
+        """Name of the data set, without the directory that ``data`` may carry behind a colon."""
+        return self.data.partition(":")[0]
+
+    @property
+    def data_place(self) -> str:
+        """Where the data lie, or nothing where no place is named."""
+        return self.data.partition(":")[2] or self.data_dir
+
     def continues(self, saved: Config) -> bool:
         """Whether a run saved with another configuration may go on with this one.
 
         The number of workers changes nothing but the speed, and where the data lie nothing at all.
         """
-        data, moved = (config.data.partition(":")[0] for config in (saved, self))
-        return data == moved and replace(saved, workers=self.workers, data=self.data, data_dir=self.data_dir) == self
+        moved = replace(saved, workers=self.workers, data=self.data, data_dir=self.data_dir)
+        return saved.data_set == self.data_set and moved == self
 
     def with_data_in(self, data_dir: str) -> Config:
         """Return the configuration with its data elsewhere.
 
         >>> saved = Config(recipe="own", data="folder:/old")
         >>> moved = saved.with_data_in("/new")
-        >>> moved.data, moved.data_dir, moved.continues(saved)
-        ('folder', '/new', True)
+        >>> saved.data_place, moved.data, moved.data_place, moved.continues(saved)
+        ('/old', 'folder', '/new', True)
         """
-        return replace(self, data=self.data.partition(":")[0], data_dir=data_dir)
+        return replace(self, data=self.data_set, data_dir=data_dir)
 
     def _check_streaming(self) -> None:
         if self.workers != "auto" and (isinstance(self.workers, str) or self.workers < 0):
             raise ConfigError(f"workers must be auto, or a number of processes from 0 on, got {self.workers!r}")
-        if self.data.partition(":")[0] != "folder":
+        if self.data_set != "folder":
             for name, off in (("crop_scale", 0), ("stream", "auto")):
                 if getattr(self, name) != off and getattr(self, name) != "false":
                     raise ConfigError(f"{name} is for image files, and {self.data!r} has none; set {name}={off}")

@@ -64,7 +64,7 @@ class RunFolder:
 
     def note_data(self) -> None:
         """Write where the data lie into ``config.json`` if it names another place."""
-        if RunFolder.open(self.path).config.data_dir != self.config.data_dir:
+        if RunFolder.open(self.path).config.data_place != self.config.data_place:
             write_atomically(self.path / "config.json", self.config.to_json().encode())
 
     @property

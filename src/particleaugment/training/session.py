@@ -6,6 +6,7 @@ import math
 import time
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -238,7 +239,7 @@ class Session:
             "search": None if self.search is None else self.search.state_dict(),
             "resumes": self.resumes,
             "metrics_sha256": self.run.metrics_digest(self.position.metrics_bytes),
-            "data": data_identity(self.data),
+            "data": self._data_identity,
         }
         save_checkpoint(self.run.path, state)
         self._last_checkpoint = time.monotonic()
@@ -271,6 +272,10 @@ class Session:
         if isinstance(self.trainee, StreamTrainee):
             self.trainee.close()
 
+    @cached_property
+    def _data_identity(self) -> str:
+        return data_identity(self.data)
+
     def _read_checkpoint(self) -> dict[str, Any] | None:
         state, problems = load_latest(self.run.path)
         for problem in problems:
@@ -283,8 +288,7 @@ class Session:
                 f"the checkpoint in {self.run.path} belongs to another configuration than its config.json; "
                 "restore the config.json that the run was started with"
             )
-        identity = data_identity(self.data)
-        if state.get("data", identity) != identity:
+        if state.get("data", self._data_identity) != self._data_identity:
             raise RunError(
                 f"the data are not those that the run in {self.run.path} was started with: classes, labels or images "
                 "differ; restore them, or start a new run"
