@@ -89,10 +89,8 @@ class StopInEpochTwo(Stop):
 
 
 def test_a_run_stopped_in_mid_epoch_ends_bit_identical(deterministic_run, tmp_path, arithmetic):
-    config = building.resolve(override(get_recipe("digits", "paper"), ["seed=0", "deterministic=true", *SETTINGS]))
-    assert config == RunFolder.open(deterministic_run).config
-    stop = StopInEpochTwo()
-    session = Session(RunFolder.create(tmp_path / "run", config), Display(quiet=True), stop, checkpoint_seconds=1e9)
+    stop, run = StopInEpochTwo(), RunFolder.create(tmp_path / "run", RunFolder.open(deterministic_run).config)
+    session = Session(run, Display(quiet=True), stop, checkpoint_seconds=1e9)
     stop.session = session
     assert isinstance(session.trainee, GraphTrainee)
     assert loop.train(session) is False
