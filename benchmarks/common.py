@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from particleaugment.bench.timing import machine, rate
 
-__all__ = ["RESULTS", "command", "earlier_rows", "rate", "write"]
+__all__ = ["RESULTS", "command", "earlier_rows", "rate", "result", "table", "write"]
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -36,3 +37,16 @@ def earlier_rows(name: str, seed: int) -> list[dict[str, Any]]:
     if (document.get("machine"), document.get("seed")) != (machine(), seed):
         return []
     return document["results"]  # type: ignore[no-any-return]
+
+
+def result(name: str) -> Any:
+    """Return a result file's contents."""
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a table in Markdown."""
+    titles = list(header)
+    lines = [f"| {' | '.join(cells)} |" for cells in (titles, *rows)]
+    lines.insert(1, "|---" * len(titles) + "|")
+    return "\n".join(lines)
