@@ -25,7 +25,8 @@ from particleaugment.policies.schedule import ScheduleStep
 from particleaugment.severity import final_share
 
 EPOCHS = 60
-STATIC = ("randaugment-n1-m3", "randaugment-n1-m6", "randaugment-n1-m10", "randaugment-n2-m4")
+GRID = ((1, 1), (1, 3), (1, 6), (1, 10), (2, 2), (2, 4), (3, 4))
+STATIC = tuple(f"randaugment-n{n}-m{m}" for n, m in GRID)
 Course = Callable[[float], float]
 SHAPES: dict[str, Course] = {
     "fading": lambda done: math.cos(0.5 * math.pi * done) ** 2,
