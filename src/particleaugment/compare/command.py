@@ -100,8 +100,12 @@ def _command_text(recipe: str, arms: str, seeds: str, assignments: list[str], jo
     """Return the command that makes these runs, as it would be given on any machine."""
     words = ["particleaugment", "compare", recipe, "--arms", arms, "--seeds", seeds, "--out", "FOLDER"]
     for assignment in assignments:
-        key = assignment.partition("=")[0].strip()
-        words += ["--set", "data_dir=DIR" if key in ("data_dir", "data-dir") else assignment]
+        key, _, value = (part.strip() for part in assignment.partition("="))
+        if key in ("data_dir", "data-dir"):
+            assignment = "data_dir=DIR"
+        elif key == "data" and ":" in value:
+            assignment = f"data={value.partition(':')[0]}:DIR"
+        words += ["--set", assignment]
     return shlex.join([*words, *(["--jobs", str(jobs)] if jobs > 1 else [])])
 
 
