@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from particleaugment.cli import app
 from particleaugment.compare.arms import parse_arms, parse_seeds
+from particleaugment.compare.command import _command_text
 from particleaugment.compare.comparison import Comparison, ComparisonFolder
 from particleaugment.compare.page import render
 from particleaugment.compare.records import RunRecord
@@ -291,6 +292,36 @@ def test_a_comparison_may_move_to_where_the_data_lie_elsewhere(tmp_path):
     write_run(folder, unfinished, comparison.arm("none").config(at("here"), 1), curve(80)[:1], finished=False)
     with pytest.raises(ConfigError, match=r"none-1 was started with data_dir=.*here, and now data_dir=.*there"):
         folder.plan(at("there"), parse_arms("none"), (0, 1))
+
+
+def test_a_folder_behind_a_colon_is_a_place_like_any_other(tmp_path, monkeypatch):
+    def at(setting):
+        return resolve(override(BASE, ["data=folder", setting]))
+
+    for cwd in ("here", "there"):
+        (tmp_path / cwd).mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    folder, comparison = comparison_in(tmp_path / "c", arms="none", seeds="0", base=at("data=folder:images"))
+    assert str(tmp_path) not in folder.file.read_text() + render(comparison)
+    assert folder.read().base.data == "folder"
+    unfinished = folder.plan(comparison.base, parse_arms("none"), (1,)).runs[1]
+    write_run(folder, unfinished, comparison.arm("none").config(comparison.base, 1), curve(80)[:1], finished=False)
+
+    monkeypatch.chdir(tmp_path / "there")
+    for setting in (f"data=folder:{tmp_path}/here/images", f"data_dir={tmp_path}/here/images"):
+        plan = folder.plan(at(setting), parse_arms("none"), (0, 1))
+        assert [run.finished for run in plan.runs] == [True, False]
+    assert folder.plan(comparison.base, parse_arms("none"), (0, 1)).base == comparison.base
+    with pytest.raises(ConfigError, match=r"none-1 was started with data_dir=.*here/images, and now data_dir=.*there"):
+        folder.plan(at("data=folder:images"), parse_arms("none"), (0, 1))
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [("data_dir=/here", "data_dir=DIR"), ("data=folder:/here", "data=folder:DIR"), ("data=digits", "data=digits")],
+)
+def test_the_command_as_it_would_be_given_on_any_machine(given, told):
+    assert _command_text("folder", "none", "0", [given], 1).endswith(f"--out FOLDER --set {told}")
 
 
 def test_a_line_that_a_crash_has_torn_does_not_stand_in_the_way(tmp_path):

@@ -30,7 +30,11 @@ LIMIT = 300
 
 def compare(path, *arguments, settings=SETTINGS):
     words = [word for setting in settings for word in ("--set", setting)]
-    command = [sys.executable, "-m", "particleaugment", "compare", "digits", "--out", path, *words, *arguments]
+    return started("digits", "--out", path, *words, *arguments)
+
+
+def started(*arguments):
+    command = [sys.executable, "-m", "particleaugment", "compare", *arguments]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     return subprocess.Popen(
         [str(word) for word in command], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -101,6 +105,23 @@ def test_killed_extended_stopped_and_continued(tmp_path):
     assert folder.page.exists()
     wanted = override(get_recipe("digits", "paper"), [*SETTINGS, *preset_settings("paper"), "seed=0"])
     assert RunFolder.open(runs["particles"]).config == resolve(wanted)
+
+
+def test_a_closed_output_saves_all_runs(tmp_path):
+    folder = ComparisonFolder(tmp_path / "c")
+    process = compare(folder.path, "--arms", "none,trivialaugment", "--seeds", "0", settings=["epochs=1000"])
+    process.stdout.readline()
+    process.stdout.close()
+    errors = process.stderr.read()
+    assert process.wait(LIMIT) == 141
+    assert errors == "particleaugment: the output was closed: stopped and saved; the same command continues\n"
+    assert is_free(folder.path / "runs" / "none-0")
+    assert [run.problem for run in folder.read().runs] == [None, None]
+    assert "trivialaugment" in folder.page.read_text()
+
+    process = started(folder.path, "--report")
+    process.stdout.close()
+    assert (process.stderr.read(), process.wait(LIMIT)) == ("", 141)
 
 
 def test_a_failing_arm_is_reported_and_the_others_go_on(tmp_path):

@@ -56,6 +56,7 @@ def test_a_search_with_other_settings_cannot_be_loaded(change, what):
         ({"clone_epochs": 0}, "clone_epochs must be a whole number of at least 1"),
         ({"clone_epochs": True}, "clone_epochs must be a whole number"),
         ({"clone_size": 0}, "clone_size must be a number of samples or a fraction between 0 and 1, got 0"),
+        ({"clone_size": 1}, "clone_size must be at least 2 with measure=clone"),
         ({"clone_size": 1.5}, "clone_size must be a number of samples or a fraction"),
         ({"measure_size": True}, "measure_size must be a number of samples"),
         ({"measure_size": "all"}, "measure_size must be a number of samples"),

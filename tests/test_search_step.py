@@ -210,6 +210,13 @@ def test_subsets_that_do_not_fit_the_data():
     assert search.steps_taken == 0
 
 
+def test_a_clone_of_a_single_sample_is_refused():
+    search, (model, optimizer) = search_of(clone_size=0.03), learning()
+    with pytest.raises(ValueError, match=r"clone_size=0\.03 gives the clone a single sample"):
+        step(search, model, optimizer)
+    assert search.steps_taken == 0
+
+
 def test_a_mean_loss_is_refused_with_advice():
     search, (model, optimizer) = search_of(), learning()
     before, policy = copy.deepcopy(model.state_dict()), search.policy

@@ -1,6 +1,7 @@
 """Severity measured op by op, and a search that steers by it."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import particleaugment as pa
 from particleaugment import filter as pf
 from particleaugment.data.split import disjoint_stratified_subsets
 from particleaugment.probe import EagerTrainee, Learner, Samples
-from particleaugment.severity import Severity, averaged_gap, final_share, measure_severity
+from particleaugment.severity import FINAL, Severity, averaged_gap, final_share, measure_severity
 
 SETTINGS = {
     "num_particles": 16, "nonzero": 3, "start_value": 0.33, "m": 10, "measure": "loss", "transition": "sparse",
@@ -103,6 +104,12 @@ def test_augmentation_is_taken_back_over_the_last_fifth():
     assert shares[:80] == [1.0] * 80
     assert shares == sorted(shares, reverse=True)
     assert shares[-1] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_samples_are_held_out_until_augmentation_is_taken_back():
+    start = 2 / math.pi * math.acos(math.sqrt(1 / 10))
+    assert final_share(start - 1e-6) == 1.0 > final_share(start + 1e-6)
+    assert round(start, 1) == FINAL
 
 
 def test_the_first_epoch_is_plain():

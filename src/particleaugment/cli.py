@@ -1,8 +1,8 @@
 """The command line.
 
 Exit codes: 0 done; 1 the run failed; 2 the request was not valid, and nothing was started; 130 stopped by Ctrl-C and
-143 by SIGTERM, saved and ready to resume (a second signal ends the process at once, with the same codes); 141 stopped
-since its output was closed, saved too.
+143 by SIGTERM, saved and ready to resume (a second signal ends the process at once, with the same codes); 141 ended
+since its output was closed, runs saved too.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from particleaugment import __version__
 from particleaugment.cli_policy import Epoch, add_commands
 from particleaugment.compare.command import compare
+from particleaugment.output import Commands, Output
 
 if TYPE_CHECKING:
     from particleaugment.ranks import Ranks
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["app", "main"]
 
 app = typer.Typer(
+    cls=Commands,
     help="Learn an image-augmentation policy while a network trains.",
     no_args_is_help=True,
     add_completion=False,
@@ -158,7 +159,7 @@ def policy_show(
         policy = load(file / "policy.json" if file.is_dir() else file)
         if epoch is not None and isinstance(policy, Schedule):
             policy = policy.at_or_last(epoch)
-        console = Console(highlight=False)
+        console = Output()
         console.print(repr(policy))
         for name, share in leading_ops(policy, count=15):
             console.print(f"{name:<13} {'█' * round(40 * share):<40} {100 * share:5.1f} %")
@@ -220,18 +221,19 @@ def bench(
 
         if out is not None and not out.absolute().parent.is_dir():
             raise ValueError(f"there is no folder {out.absolute().parent} to write {out.name} to; make it first")
-        console = Console(highlight=False, markup=False, emoji=False)
+        console = Output()
         with console.status("") as status:
             settings = suite.QUICK if quick else suite.FULL
             document = suite.run_suite(settings, data, seed=0, say=lambda what: status.update(f"timing: {what}"))
+        if out is not None:
+            options = ["--quick"] * quick + (["--data", str(data)] if data else [])
+            command = shlex.join(["particleaugment", "bench", *options])
+            out.write_text(json.dumps({"command": command} | document, indent=1) + "\n")
         console.print(suite.table(document))
         console.print(suite.describe(document))
         if data is not None and document["machine"]["gpu"] is None:
             console.print("There is no GPU here, so the epochs are of the small network on the digits, not of --data.")
         if out is not None:
-            options = ["--quick"] * quick + (["--data", str(data)] if data else [])
-            command = shlex.join(["particleaugment", "bench", *options])
-            out.write_text(json.dumps({"command": command} | document, indent=1) + "\n")
             print(f"wrote {out}")
 
 
@@ -265,8 +267,6 @@ def version() -> None:
 
 def _go(request: Callable[[], tuple[RunFolder, bool]], checkpoint_seconds: float, quiet: bool) -> None:
     """Begin or continue a run; ``request`` returns its folder, and whether it was made just now."""
-    from particleaugment.policies import load
-    from particleaugment.report.summary import print_summary
     from particleaugment.training.config import Config
     from particleaugment.training.display import Display
     from particleaugment.training.distributed import StopTogether, joined, on_own_device
@@ -286,8 +286,7 @@ def _go(request: Callable[[], tuple[RunFolder, bool]], checkpoint_seconds: float
         display = Display(quiet, closed=stop.close_output)
         if finished:
             display.say(f"{path} is finished: there is nothing to resume.")
-            if not quiet:
-                print_summary(run, load(run.policy), display.console)
+            _show_result(run, display, stop)
             return
         with _clear_errors(path), _stopped_politely(path, display, stop):
             ranks.on_first(lambda: held.enter_context(run.locked()))
@@ -305,8 +304,17 @@ def _go(request: Callable[[], tuple[RunFolder, bool]], checkpoint_seconds: float
                 )
                 if not run_session(session):
                     raise Stopped
-                if not quiet:
-                    print_summary(run, load(run.policy), display.console)
+                _show_result(run, display, stop)
+
+
+def _show_result(run: RunFolder, display: Display, stop: Stop) -> None:
+    from particleaugment.policies import load
+    from particleaugment.report.summary import print_summary
+
+    if not display.quiet:
+        print_summary(run, load(run.policy), display.console)
+    if stop.output_closed:
+        raise typer.Exit(stop.exit_code)
 
 
 @contextmanager
@@ -371,6 +379,8 @@ def _clear_errors(run: Path | None = None, *, started: bool = False) -> Iterator
         else:
             _fail(f"the run failed ({type(error).__name__}: {error}); {last_good(run)}", 1)
     except OSError as error:
+        if isinstance(error, BrokenPipeError) and run is None:
+            raise  # that of standard output
         _fail(f"{error.filename or 'a file'} cannot be used: {error.strerror or error}", 1)
     except StopNow as stop:
         _fail("stopped at once; what the last checkpoint holds is kept", stop.exit_code)

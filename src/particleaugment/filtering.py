@@ -141,6 +141,8 @@ class FilterSettings:
         as_real("gain", self.gain, "it is the severity wanted per generalisation gap", low=0.0)
         if self.measure == "loss" and self.measure_size == 1:
             raise ValueError("measure_size must be at least 2 with measure=loss: one sample cannot tell its error")
+        if self.measure == "clone" and self.clone_size == 1:
+            raise ValueError("clone_size must be at least 2 with measure=clone: batch norm cannot train on one sample")
         # Everything else is checked by the functions that use it, on the smallest input, before any long work.
         state = self.initial_state(seed=0)
         self.policy(state)

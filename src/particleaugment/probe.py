@@ -24,7 +24,16 @@ from particleaugment.policies.particles import ParticlePolicy
 from particleaugment.ranks import Ranks
 from particleaugment.snapshot import Snapshot
 
-__all__ = ["EagerTrainee", "Learner", "Measurement", "NonFiniteLoss", "Samples", "Trainee", "probe"]
+__all__ = [
+    "EagerTrainee",
+    "Learner",
+    "Measurement",
+    "NonFiniteLoss",
+    "Samples",
+    "Trainee",
+    "check_clone_samples",
+    "probe",
+]
 
 # Training epochs, clone epochs and measurements are keyed by disjoint ranges of the generator's 32-bit epoch.
 CLONE_EPOCHS = 1 << 30
@@ -286,6 +295,7 @@ def probe(
     else:
         trained, measure_ids = split
         train_ids = trained[disjoint_stratified_subsets(labels[trained], [clone_size], seed, step)[0]]
+    check_clone_samples(train_ids, clone_size)
     model = trainee.model
     modes = [(module, module.training) for module in model.modules()] if model.training else None
     key = MEASUREMENTS + step
@@ -309,6 +319,15 @@ def probe(
     end = time.perf_counter()
     seconds = {"clone": cloned - measured, "measure": (measured - start) + (end - cloned)}
     return Measurement(ref, upd, ref_clean, upd_clean, seconds)
+
+
+def check_clone_samples(train_ids: Tensor, clone_size: int | float) -> None:
+    """Refuse to train a clone on a single sample, which is what a small fraction of few samples comes to."""
+    if len(train_ids) == 1:
+        raise ValueError(
+            f"clone_size={clone_size} gives the clone a single sample, which batch norm cannot train on; set a number, "
+            "such as clone_size=32, or a larger fraction"
+        )
 
 
 def _train_clone(

@@ -22,8 +22,12 @@ from particleaugment.probe import MEASUREMENTS, Progress, Trainee
 
 __all__ = ["FINAL", "MEMORY", "Severity", "averaged_gap", "final_share", "measure_severity"]
 
+_STEEPNESS = 10.0  # of final_share; FINAL follows from it
 FINAL = 0.8
-"""Share of training after which severity goes down to none, and D_vp is needed no more and may be trained on."""
+"""Share of training after which D_vp is needed no more and may be trained on.
+
+It is where :func:`final_share` begins to fall, 2/π·acos(1/√10) = 0.795, to one decimal. From then on the gap is not
+measured, its mean stays, and severity goes down with that share alone."""
 MEMORY = 0.05
 """Share of training over which gaps are averaged: one alone is about as large as its error."""
 _SLACK = 0.1  # of the held-out loss: early, when losses are high and noisy, a small gap is no overfitting
@@ -32,10 +36,12 @@ _SLACK = 0.1  # of the held-out loss: early, when losses are high and noisy, a s
 def final_share(done: float) -> float:
     """Return what is left of severity near the end: all of it for four fifths of training, none at the last epoch.
 
+    It falls with a learning rate that follows a cosine, once that is under a tenth of the first; see :data:`FINAL`.
+
     >>> [round(final_share(done), 2) for done in (0.0, 0.75, 0.9, 1.0)]
     [1.0, 1.0, 0.24, 0.0]
     """
-    return min(1.0, 10.0 * math.cos(0.5 * math.pi * done) ** 2)
+    return min(1.0, _STEEPNESS * math.cos(0.5 * math.pi * done) ** 2)
 
 
 def averaged_gap(before: float, measured: float, steps: float) -> float:

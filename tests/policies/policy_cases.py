@@ -23,6 +23,13 @@ def particle_policy(r=4, n=15, seed=0, **fields):
     return pa.ParticlePolicy(particles, torch.rand(r, dtype=torch.float64, generator=generator), **fields)
 
 
+def sparse_particles(order="fixed", semantics="timm-increasing", ops=pa.OPS, m=4.0):
+    generator = torch.Generator().manual_seed(3)
+    values = torch.rand(6, len(ops), generator=generator, dtype=torch.float64)
+    values[values < 0.5] = 0
+    return pa.ParticlePolicy(values, torch.arange(1, 7), m, semantics, order, ops)
+
+
 def schedule():
     early, late = particle_policy(seed=1), particle_policy(seed=2)
     steps = (ScheduleStep(1, early.particles, early.weights), ScheduleStep(4, late.particles, late.weights))

@@ -1,3 +1,5 @@
+"""What a policy is exported as, and what is said to be lost."""
+
 import ast
 import json
 
@@ -5,25 +7,17 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageOps
+from policy_cases import sparse_particles
 from typer.testing import CliRunner
 
 import particleaugment as pa
 from particleaugment import semantics
 from particleaugment.cli import app
-from particleaugment.executors.fused import plan_of
-from particleaugment.ops import Kind, lookup
 from particleaugment.policies.exports import _repetitions, _timm_step, _torchvision_step, export, static
 from particleaugment.policies.schedule import ScheduleStep
 from particleaugment.report.summary import leading_ops
 
 NOTHING = "Nothing is lost."
-
-
-def particles(order="fixed", semantics="timm-increasing", ops=pa.OPS, m=4.0):
-    generator = torch.Generator().manual_seed(3)
-    values = torch.rand(6, len(ops), generator=generator, dtype=torch.float64)
-    values[values < 0.5] = 0
-    return pa.ParticlePolicy(values, torch.arange(1, 7), m, semantics, order, ops)
 
 
 def lists_in(text):
@@ -38,7 +32,7 @@ def lists_in(text):
 
 
 def test_particles_become_weighted_sub_policies_exactly():
-    policy = particles()
+    policy = sparse_particles()
     exported, lost = static(policy)
     assert lost == []
     assert exported.weights == tuple(policy.weights.tolist())
@@ -58,7 +52,7 @@ def test_particles_become_weighted_sub_policies_exactly():
 
 def test_json_is_a_policy_file(tmp_path):
     policies = {
-        "particles": particles(),
+        "particles": sparse_particles(),
         "auto": pa.AutoAugment("svhn"),
         "list": pa.SubPolicies([[("Cutout", 0.5, 0.2)], []], "fast-autoaugment", weights=(1, 3)),
         "rand": pa.RandAugment(n=2, m=5, m_std=float("inf")),
@@ -100,7 +94,7 @@ def test_of_a_schedule_any_epochs_policy_can_be_had():
 
 
 def test_the_random_order_is_lost():
-    assert static(particles("random"))[1] == ["the random order of the ops (theirs is fixed)"]
+    assert static(sparse_particles("random"))[1] == ["the random order of the ops (theirs is fixed)"]
 
 
 # For timm.
@@ -170,7 +164,7 @@ def test_a_policy_that_does_nothing():
 
 
 def test_particles_as_timms_sub_policies():
-    policy = particles()
+    policy = sparse_particles()
     exported = export(policy, "timm")
     lists = lists_in(exported.text)
     assert sum(lists["COUNTS"]) == 1000
@@ -229,7 +223,7 @@ def test_ops_that_timm_lacks_are_named():
 
 def test_posterize_of_timms_source_takes_0_bits():
     """Pillow 13 refuses them, and noise on the level brings them about at any level."""
-    text = export(particles(m=10.0), "timm").text
+    text = export(sparse_particles(m=10.0), "timm").text
     (function,) = (node for node in ast.parse(text).body if getattr(node, "name", "") == "posterize")
     names = {"ImageOps": ImageOps}
     exec(ast.unparse(function), names)
@@ -276,7 +270,7 @@ def test_the_closest_rand_augment_of_torchvision():
 
 
 def test_particles_as_torchvision_source():
-    policy = particles()
+    policy = sparse_particles()
     exported = export(policy, "torchvision")
     lists = lists_in(exported.text)
     assert lists["WEIGHTS"] == pytest.approx(policy.weights.tolist(), rel=1e-5)
@@ -307,85 +301,12 @@ def test_unknown_targets():
         export(pa.TrivialAugment(), "tim")
 
 
-# With the libraries themselves, where they are installed.
-
-
-@pytest.mark.parametrize("text", ["rand-m15-inc1", "rand-m12-mmax15", "rand-m9-p0.00001-mstd0.5-inc1"])
-def test_timm_reads_what_was_exported(text):
-    timm = pytest.importorskip("timm.data.auto_augment", reason="timm is not installed")
-    policy = pa.parse(text)
-    for op in timm.rand_augment_transform(export(policy, "timm").text.strip(), {}).ops:
-        assert (op.magnitude, op.prob, op.magnitude_std) == (policy.m, policy.p, policy.m_std)
-        assert op.magnitude_max == policy.m_max
-
-
-def test_timm_runs_what_was_exported():
-    timm = pytest.importorskip("timm.data.auto_augment", reason="timm is not installed")
-    table = {op: semantics.get("timm-increasing").argument(op, 4.0) for op in pa.ops.AUTHORS_OPS}
-    names = {}
-    exec(export(particles(), "timm").text, names)
-    assert isinstance(names["policy"], timm.AutoAugment)
-    for op in {id(op): op for row in names["policy"].policy for op in row}.values():
-        ours = op.name.removesuffix("Increasing").removesuffix("Rel")
-        if op.level_fn is not None:
-            (argument,) = op.level_fn(op.magnitude, op.hparams)
-            reflected = 2 - argument if "Increasing" in op.name and ours not in ("Posterize", "Solarize") else -argument
-            assert table[ours] == pytest.approx(argument) or table[ours] == pytest.approx(reflected)
-    image = Image.new("RGB", (20, 20), (9, 90, 200))
-    assert all(names["policy"](image).size == (20, 20) for _ in range(50))
-
-
-def test_torchvision_runs_what_was_exported():
-    pytest.importorskip("torchvision", reason="torchvision is not installed")
-    policies = [particles(), pa.AutoAugment("svhn"), pa.RandAugment(), pa.TrivialAugment(), pa.parse("v0")]
-    image = torch.randint(0, 256, (3, 20, 20), dtype=torch.uint8)
-    for policy in policies:
-        names = {}
-        exec(export(policy, "torchvision").text, names)
-        results = [names["policy"](image) for _ in range(50)]
-        assert all(result.shape == image.shape and result.dtype == torch.uint8 for result in results)
-        assert any(not torch.equal(result, image) for result in results)
-
-
-EXACT = (Kind.HISTOGRAM, Kind.POINTWISE, Kind.BLEND, Kind.NEIGHBOURHOOD)
-
-
-@pytest.mark.parametrize("target", ["timm", "torchvision"])
-@pytest.mark.parametrize("source", sorted(semantics.SEMANTICS))
-def test_what_was_exported_runs_at_the_lowest_and_the_highest_levels(target, source):
-    pytest.importorskip(target, reason=f"{target} is not installed")
-    table = semantics.get(source)
-    pixels = torch.randint(0, 256, (3, 24, 24), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
-    image = Image.fromarray(pixels.permute(1, 2, 0).numpy())
-    for name in {*table.rules} & {*pa.ops.AUTHORS_OPS} - ({"SolarizeAdd"} if target == "torchvision" else set()):
-        for level in (0.0, 0.001 * table.top, 0.999 * table.top, table.top):
-            policy = pa.SubPolicies([[(name, 1.0, level)]], source)
-            names = {}
-            exec(export(policy, target).text, names)
-            assert names["policy"](image).size == (24, 24)
-            if target == "torchvision":
-                assert names["policy"](pixels).shape == pixels.shape
-            if lookup(name).kind in EXACT and not table.rule(name).signed:
-                ours = pa.apply(pixels[None], policy.sample(torch.arange(1)), executor="pil")[0]
-                assert np.array_equal(np.asarray(names["policy"](image)), ours.permute(1, 2, 0)), (name, level)
-
-
-def test_noise_on_the_level_in_timm():
-    pytest.importorskip("timm", reason="timm is not installed")
-    image = Image.new("RGB", (4, 4), "orange")
-    for source in ("timm", "timm-increasing", "timm-original", "timm-research"):
-        names = {}
-        exec(export(pa.SubPolicies([[("Posterize", 1.0, 5)]], source, m_std=5), "timm").text, names)
-        colours = {names["policy"](image).getpixel((0, 0)) for _ in range(300)}
-        assert ((0, 0, 0) in colours) is (source != "timm-original")
-
-
 # The command.
 
 
 def test_the_command(tmp_path):
     file, out = tmp_path / "policy.json", tmp_path / "new" / "policy.py"
-    particles().save(file)
+    sparse_particles().save(file)
     written = CliRunner().invoke(app, ["policy", "export", str(file), "--to", "timm", "--out", str(out)])
     assert written.exit_code == 0
     assert written.stdout.startswith(f"wrote {out}\nLost: the form of an --aa string")
@@ -395,26 +316,3 @@ def test_the_command(tmp_path):
     refused = CliRunner().invoke(app, ["policy", "export", str(tmp_path / "none.json"), "--to", "json"])
     assert refused.exit_code == 2
     assert "there is no policy file" in refused.stderr
-
-
-# Weighted sub-policies.
-
-
-def test_weights_of_sub_policies(tmp_path):
-    rows = [[("Invert", 1, 0)], [("Equalize", 1, 0)], [("AutoContrast", 1, 0)], [("Rotate", 1, 5)]]
-    policy = pa.SubPolicies(rows, weights=(1, 0, 6, 3))
-    op = policy.sample(torch.arange(100_000)).op.flatten()
-    shares = [int((op == pa.ops.lookup(row[0][0]).index).sum()) / len(op) for row in rows]
-    assert shares == pytest.approx([0.1, 0.0, 0.6, 0.3], abs=0.006)
-    assert shares[1] == 0
-    policy.save(tmp_path / "policy.json")
-    assert pa.load_policy(tmp_path / "policy.json") == policy
-    assert "weights" not in pa.SubPolicies(rows).to_dict()
-    assert plan_of(policy, (32, 32)) is None, "the GPU kernel draws uniformly, so torch draws these"
-    assert plan_of(pa.SubPolicies(rows), (32, 32)) is not None
-
-
-@pytest.mark.parametrize("weights", [(1,), (1, -1), (0, 0), (1, float("nan")), (1, float("inf")), "ab", (1, True), 3])
-def test_bad_weights(weights):
-    with pytest.raises(ValueError, match="weights must be"):
-        pa.SubPolicies([[("Invert", 1, 0)], [("Equalize", 1, 0)]], weights=weights)

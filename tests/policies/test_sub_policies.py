@@ -7,6 +7,7 @@ from policy_cases import MANY, agrees_with, frequencies_agree
 from scipy import stats
 
 import particleaugment as pa
+from particleaugment.executors.fused import plan_of
 
 # AutoAugment and lists of sub-policies.
 
@@ -119,3 +120,23 @@ def test_sub_policies_with_noise():
 def test_sub_policies_refuse(lists, message):
     with pytest.raises(ValueError, match=message):
         pa.SubPolicies(lists)
+
+
+def test_weights_of_sub_policies(tmp_path):
+    rows = [[("Invert", 1, 0)], [("Equalize", 1, 0)], [("AutoContrast", 1, 0)], [("Rotate", 1, 5)]]
+    policy = pa.SubPolicies(rows, weights=(1, 0, 6, 3))
+    op = policy.sample(torch.arange(100_000)).op.flatten()
+    shares = [int((op == pa.ops.lookup(row[0][0]).index).sum()) / len(op) for row in rows]
+    assert shares == pytest.approx([0.1, 0.0, 0.6, 0.3], abs=0.006)
+    assert shares[1] == 0
+    policy.save(tmp_path / "policy.json")
+    assert pa.load_policy(tmp_path / "policy.json") == policy
+    assert "weights" not in pa.SubPolicies(rows).to_dict()
+    assert plan_of(policy, (32, 32)) is None, "the GPU kernel draws uniformly, so torch draws these"
+    assert plan_of(pa.SubPolicies(rows), (32, 32)) is not None
+
+
+@pytest.mark.parametrize("weights", [(1,), (1, -1), (0, 0), (1, float("nan")), (1, float("inf")), "ab", (1, True), 3])
+def test_bad_weights(weights):
+    with pytest.raises(ValueError, match="weights must be"):
+        pa.SubPolicies([[("Invert", 1, 0)], [("Equalize", 1, 0)]], weights=weights)

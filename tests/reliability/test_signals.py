@@ -1,5 +1,6 @@
 """Ctrl-C and SIGTERM, really sent, in every part of a run: the first one saves, the second one ends it at once."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -8,6 +9,7 @@ import sys
 import pytest
 from runs import TINY_OPTIONS, command, finish, on_few, result
 
+from particleaugment.policies import parse
 from particleaugment.probe import EagerTrainee
 from particleaugment.report import page
 from particleaugment.training import checkpoint, session
@@ -142,3 +144,34 @@ def test_a_closed_output_saves(tmp_path, both):
     )
     state, problems = load_latest(path)
     assert (state["position"]["epoch"] >= 2, problems) == (True, [])
+
+
+@contextlib.contextmanager
+def unread_pipe():
+    reader, writer = os.pipe()
+    os.close(reader)
+    yield writer
+    os.close(writer)
+
+
+def ended_without_a_reader(*arguments, **environment):
+    """The exit code of a command whose output nobody reads, and what it writes to standard error."""
+    command_line = [sys.executable, "-m", "particleaugment", *map(str, arguments)]
+    with unread_pipe() as writer:
+        ended = subprocess.run(
+            command_line, env=os.environ | environment, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=120
+        )
+    return ended.returncode, ended.stderr
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize("words", ["list", "train --help", "policy show policy.json", "verify nothing-here"])
+def test_a_command_whose_output_is_closed_ends_as_others_do(tmp_path, monkeypatch, words, unbuffered):
+    monkeypatch.chdir(tmp_path)
+    parse("trivial").save("policy.json")
+    assert ended_without_a_reader(*words.split(), PYTHONUNBUFFERED=unbuffered) == (141, "")
+
+
+def test_a_finished_run_whose_output_is_closed(tiny, no_report, tmp_path):
+    finish(tmp_path / "run")
+    assert ended_without_a_reader("resume", tmp_path / "run") == (141, "")

@@ -129,6 +129,18 @@ def test_what_auto_means_is_resolved():
     assert resolve(config_of("precision=fp32", "device=cpu")) == config_of("precision=fp32", "device=cpu")
 
 
+def test_a_directory_behind_a_colon_is_resolved_like_data_dir(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/me")
+    for name, place in (("images", tmp_path / "images"), ("~/images", "/home/me/images"), ("/images", "/images")):
+        resolved = resolve(config_of(f"data=folder:{name}"))
+        assert (resolved.data, resolved.data_dir) == ("folder", str(place))
+        assert resolved == resolve(config_of("data=folder", f"data_dir={name}"))
+        assert resolve(override(resolved, ["data=folder:/other"])).data_dir == "/other"
+    with pytest.raises(ConfigError, match="'folder' is given two directories, a and b; name one"):
+        resolve(config_of("data=folder:a", "data_dir=b"))
+
+
 def test_a_device_that_is_not_there_is_refused(tmp_path):
     if torch.cuda.is_available():
         pytest.skip("there is a CUDA device here")

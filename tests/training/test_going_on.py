@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from PIL import Image
 from rich.console import Console
 from runs import TINY_OPTIONS, Bomb, StopAfter, command, config_of, finish, on_few, result, sealed, session_of
 
@@ -123,6 +124,24 @@ def test_a_run_goes_on_with_data_that_were_moved(tiny, no_report, tmp_path):
     assert outcome.exit_code == 0, outcome.output
     assert RunFolder.open(path).config.data_dir == str(elsewhere)
     assert result(path) == result(tmp_path / "whole")
+
+
+def test_a_run_on_a_folder_goes_on_from_another_working_directory(no_report, tmp_path, monkeypatch):
+    for number in range(24):
+        file = tmp_path / "images" / "ab"[number % 2] / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (16, 16), (10 * number, 9 * number, 8 * number)).save(file)
+    small = ["epochs=2", "policy=none", "model=wrn-10-1", "image_size=16", "batch_size=8", "device=cpu"]
+    options = [word for setting in ("data=folder:images", *small) for word in ("--set", setting)]
+    monkeypatch.chdir(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("particleaugment.training.distributed.StopTogether.check", StopAfter(6).check)
+        assert command("train", "folder", "--out", "run", "--quiet", *options).exit_code == 130
+    assert find_checkpoints(tmp_path / "run")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    outcome = command("resume", tmp_path / "run", "--quiet")
+    assert (outcome.exit_code, outcome.output) == (0, "")
 
 
 def test_data_that_are_refused_change_nothing(few_digits, no_report, tmp_path):

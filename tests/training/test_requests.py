@@ -38,6 +38,8 @@ def refuse(path, *arguments, code):
         (["--set", "epochs=x"], "epochs takes a whole number, got 'x'"),
         (["--set", "clone_size=50", "--set", "measure_size=11"], "subsets of 50 + 11 samples do not fit into 60"),
         (["--set", "clone_size=0.001"], "holds no sample"),
+        (["--set", "clone_size=1"], "clone_size must be at least 2 with measure=clone"),
+        (["--set", "clone_size=0.02"], "the search does not suit the data: clone_size=0.02 gives the clone a single"),
         (["--set", "data=digitz"], "there is no data set 'digitz'"),
         (["--set", "model=wrn-11-1"], "depth must be 6k + 4"),
         (["--set", "policy=schedule:/nowhere.json"], "there is no policy file /nowhere.json"),

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from particleaugment.compare.arms import Arm
     from particleaugment.compare.comparison import Comparison, ComparisonFolder
     from particleaugment.training.config import Config
+    from particleaugment.training.stop import Stop
 
 __all__ = ["compare"]
 
@@ -47,11 +48,14 @@ def compare(
 
     Repeated, the command continues and adds what is new.
     """
-    from rich.console import Console
+    from particleaugment.output import Output
+    from particleaugment.training.stop import Stop
 
-    console = Console(highlight=False, markup=False, emoji=False, quiet=quiet)
+    stop = Stop()
+    console = Output(stop.close_output, quiet=quiet)
     if report:
         _report(Path(recipe), against, console)
+        _end(0, stop)
         return
 
     from particleaugment.compare.arms import parse_arms, parse_seeds
@@ -76,21 +80,32 @@ def compare(
             folder.path.mkdir(parents=True, exist_ok=True)
             held.enter_context(locked_folder(folder.path))
             plan = folder.plan(base, wanted, numbers).compared_with(against)  # another may have been faster
-        code, plan = _train(folder, plan, asked, command, jobs, console)
+        code, plan = _train(folder, plan, asked, command, jobs, stop, console)
         folder.write(plan)
         _publish(folder, plan, console)
-    if quiet and code == 1:
+    if (quiet and code == 1) or stop.output_closed:
         _tell_failures(folder, plan)
-    if code:
-        raise typer.Exit(code)
+    if stop.output_closed and code == stop.exit_code:
+        print("particleaugment: the output was closed: stopped and saved; the same command continues", file=sys.stderr)
+    _end(code, stop)
+
+
+def _end(code: int, stop: Stop) -> None:
+    """End the command with an exit code; an output that was closed has its own."""
+    if code or stop.output_closed:
+        raise typer.Exit(stop.exit_code if stop.output_closed else code)
 
 
 def _command_text(recipe: str, arms: str, seeds: str, assignments: list[str], jobs: int) -> str:
     """Return the command that makes these runs, as it would be given on any machine."""
     words = ["particleaugment", "compare", recipe, "--arms", arms, "--seeds", seeds, "--out", "FOLDER"]
     for assignment in assignments:
-        key = assignment.partition("=")[0].strip()
-        words += ["--set", "data_dir=DIR" if key in ("data_dir", "data-dir") else assignment]
+        key, _, value = (part.strip() for part in assignment.partition("="))
+        if key in ("data_dir", "data-dir"):
+            assignment = "data_dir=DIR"
+        elif key == "data" and ":" in value:
+            assignment = f"data={value.partition(':')[0]}:DIR"
+        words += ["--set", assignment]
     return shlex.join([*words, *(["--jobs", str(jobs)] if jobs > 1 else [])])
 
 
@@ -118,12 +133,17 @@ def _check_arms(arms: tuple[Arm, ...], base: Config) -> None:
 
 
 def _train(
-    folder: ComparisonFolder, plan: Comparison, wanted: set[tuple[str, int]], command: str, jobs: int, console: Console
+    folder: ComparisonFolder,
+    plan: Comparison,
+    wanted: set[tuple[str, int]],
+    command: str,
+    jobs: int,
+    stop: Stop,
+    console: Console,
 ) -> tuple[int, Comparison]:
     """Train what is wanted and not finished; returns the exit code too."""
     from particleaugment.bench.timing import machine
     from particleaugment.compare.execute import execute
-    from particleaugment.training.stop import Stop
 
     todo = [run for run in plan.runs if (run.arm, run.seed) in wanted and not run.finished]
     if not todo:
@@ -134,10 +154,10 @@ def _train(
         plan = replace(plan, commands=(*plan.commands, made_by))
     folder.write(plan)
     console.print(f"{len(todo)} of {len(wanted)} runs to do, {min(jobs, len(todo))} at a time")
-    with Stop() as stop:
+    with stop:
         plan = execute(folder, plan, todo, jobs, stop, console)
     left = [run for run in plan.runs if (run.arm, run.seed) in wanted and not run.finished]
-    if stop.signal_number:
+    if stop.asked:
         console.print("stopped and saved; the same command continues")
         return stop.exit_code, plan
     return (1 if left else 0), plan

@@ -61,7 +61,7 @@ class Comparison:
     @property
     def portable_base(self) -> Config:
         """The base without where the data lie, which is another place on every machine."""
-        return replace(self.base, data_dir="")
+        return self.base.with_data_in("")
 
     def compared_with(self, name: str | None) -> Comparison:
         """Return the comparison against another arm; None keeps the present one."""
@@ -91,7 +91,7 @@ class Comparison:
             started: Names of the arms that have a run already.
         """
         if started:
-            _agree("this comparison", self.portable_base, replace(base, data_dir=""))
+            _agree("this comparison", self.portable_base, base.with_data_in(""))
         known = {arm.name: arm for arm in self.arms}
         for arm in arms:
             old = known.get(arm.name, arm)
@@ -236,9 +236,10 @@ class ComparisonFolder:
         if not path.exists():
             return RunFolder.create(path, config)
         run = RunFolder.open(path)
-        # Where the data lay matters no more once a run is finished.
-        now = replace(config, data_dir=run.config.data_dir) if run.finished else config
-        _agree(str(path), run.config, now)
+        before, now = run.config, config
+        if run.finished:  # where the data lay matters no more
+            before, now = before.with_data_in(""), now.with_data_in("")
+        _agree(str(path), before, now)
         return run
 
 

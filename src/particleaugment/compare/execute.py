@@ -54,7 +54,7 @@ class _Execution:
         return child
 
     def ended(self, child: Child, code: int) -> None:
-        failed = code != 0 and not self.stop.signal_number
+        failed = code != 0 and not self.stop.asked
         problem = child.last_line if failed else None
         child.forget_if_not_valid(code)
         record = self.folder.refreshed(replace(child.record, problem=problem))
@@ -72,7 +72,7 @@ class _Execution:
 def _wait_for_owners(paths: Sequence[Path], stop: Stop, console: Console) -> None:
     limit, told = time.monotonic() + OWNER_SECONDS, False
     for path in paths:
-        while path.exists() and not stop.signal_number:
+        while path.exists() and not stop.asked:
             try:
                 with RunFolder.open(path).locked():
                     break

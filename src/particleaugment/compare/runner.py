@@ -114,10 +114,10 @@ def run_children(
     waiting, running = list(records), list[Child]()
     told_to_stop = False
     try:
-        while running or (waiting and not stop.signal_number):
-            while waiting and len(running) < jobs and not stop.signal_number:
+        while running or (waiting and not stop.asked):
+            while waiting and len(running) < jobs and not stop.asked:
                 running.append(start(waiting.pop(0)))
-            if stop.signal_number and not told_to_stop:
+            if stop.asked and not told_to_stop:
                 told_to_stop = True
                 for child in running:
                     child.process.terminate()

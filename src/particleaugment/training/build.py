@@ -40,7 +40,10 @@ _ALONE = Ranks()
 
 
 def resolve(config: Config) -> Config:
-    """Return the configuration with what ``auto`` means on this machine, and paths that hold from any folder."""
+    """Return the configuration with what ``auto`` means on this machine, and paths that hold from any folder.
+
+    A directory that ``data`` carries behind a colon becomes ``data_dir``.
+    """
     device = config.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -48,11 +51,16 @@ def resolve(config: Config) -> Config:
     if precision == "auto":
         fast_bfloat16 = device == "cuda" or torch.cpu._is_avx512_bf16_supported()
         precision = "bf16" if fast_bfloat16 else "fp32"
-    data_dir = str(Path(config.data_dir).expanduser().absolute()) if config.data_dir else ""
+    if config.data_dir and config.data_place != config.data_dir:
+        raise ConfigError(
+            f"the data set {config.data_set!r} is given two directories, {config.data_place} and {config.data_dir}; "
+            "name one"
+        )
+    place = str(Path(config.data_place).expanduser().absolute()) if config.data_place else ""
     policy = config.policy
     if config.policy_file is not None:
         policy = f"{policy.partition(':')[0]}:{Path(config.policy_file).expanduser().absolute()}"
-    return replace(config, device=device, precision=precision, data_dir=data_dir, policy=policy)
+    return replace(config.with_data_in(place), device=device, precision=precision, policy=policy)
 
 
 @dataclass(frozen=True)

@@ -299,6 +299,8 @@ def override(config: Config, assignments: list[str]) -> Config:
             raise ConfigError(f"there is no setting {key!r}{hint}")
         value = _from_text(key, text.strip(), kinds[key])
         changes[key] = named_set(value) if key == "ops" else value
+    if ":" in changes.get("data", ""):
+        changes.setdefault("data_dir", "")  # the directory behind the colon takes its place
     return replace(config, **changes)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from particleaugment.data import ImageData, disjoint_stratified_subsets
 from particleaugment.data.streamed import FolderData
+from particleaugment.probe import check_clone_samples
 from particleaugment.search import ParticleAugment
 from particleaugment.training.config import ConfigError
 
@@ -34,9 +35,11 @@ def check_search(search: ParticleAugment, labels: Tensor, say: Callable[[str], N
         if len(trained) == len(labels):  # otherwise D_vp is held out, and drawn
             sizes.append(settings.measure_size)
         if sizes:
-            disjoint_stratified_subsets(labels[trained], sizes, search.seed, 1)
+            subsets = disjoint_stratified_subsets(labels[trained], sizes, search.seed, 1)
+            if settings.measure == "clone":
+                check_clone_samples(subsets[0], settings.clone_size)
     except (TypeError, ValueError) as error:
-        named = "measure_size" in str(error)
+        named = "_size=" in str(error)
         message = str(error) if named else f"clone_size and measure_size do not suit: {error}"
         raise ConfigError(f"the search does not suit the data: {message}; or set policy=trivial") from None
     held_out = len(labels) - len(trained)

@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from particleaugment.output import Output
+
 __all__ = ["Display"]
-
-
-class _Output(Console):
-    """Standard output; when nobody reads it any more, that is told once, and nothing more is written."""
-
-    def __init__(self, closed: Callable[[], None]):
-        super().__init__(highlight=False, soft_wrap=True, markup=False, emoji=False)
-        self._closed = closed
-
-    def on_broken_pipe(self) -> None:
-        self.quiet = True
-        # What could not be written is still in the file's buffer, and the interpreter tries again when it ends.
-        with suppress(OSError):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self.file.fileno())
-            os.close(nowhere)
-        self._closed()
 
 
 class Display:
@@ -40,7 +24,7 @@ class Display:
     """
 
     def __init__(self, quiet: bool = False, console: Console | None = None, closed: Callable[[], None] = lambda: None):
-        self.console = console or _Output(closed)
+        self.console = console or Output(closed, soft_wrap=True)
         self.quiet = quiet
         self._progress: Progress | None = None
         self._epochs: TaskID | None = None

@@ -9,9 +9,11 @@ import signal
 from types import FrameType, TracebackType
 from typing import Self
 
-__all__ = ["Stop", "StopNow", "Stopped"]
+__all__ = ["OUTPUT_CLOSED", "Stop", "StopNow", "Stopped"]
 
 _SIGPIPE = 13  # not every system has the signal
+OUTPUT_CLOSED = 128 + _SIGPIPE
+"""The conventional exit code of a command whose output nobody reads any more."""
 
 
 class Stopped(Exception):
