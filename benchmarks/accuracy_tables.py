@@ -39,6 +39,7 @@ CONTROLS = (
     ("particles", "particles-shuffled", "which particle a score belongs to"),
     ("particles-shuffled", "particles-frozen", "updates by scores that mean nothing"),
 )
+CONTROLLED = {"CIFAR-10": "cifar10-60", "digits": "digits"}
 PAPERS = {"particles": "96.43 ± 0.11 %", "randaugment": "95.8 %", "autoaugment": "95.9 %"}
 
 
@@ -93,18 +94,13 @@ def comparison(name: str) -> str:
 
 def controls() -> str:
     """What each part of the two filters adds: an arm minus the same without that part, on the seeds that both have."""
-    found = read_comparison("cifar10-60")
-    seeds = {arm.name: {run.seed for run in found.of_arm(arm.name) if run.finished} for arm in found.arms}
-    rows = (
-        [
-            f"`{arm}` minus `{control}`",
-            meaning,
-            to_one(found, control)[arm],
-            str(len(seeds[arm] & seeds[control])),
-        ]
-        for arm, control, meaning in CONTROLS
-    )
-    return table(["", "what differs", "points [95 %]", "seeds"], rows)
+    rows = [[f"`{arm}` minus `{control}`", meaning] for arm, control, meaning in CONTROLS]
+    for name in CONTROLLED.values():
+        found = read_comparison(name)
+        seeds = {arm.name: {run.seed for run in found.of_arm(arm.name) if run.finished} for arm in found.arms}
+        for row, (arm, control, _) in zip(rows, CONTROLS, strict=True):
+            row.append(f"{to_one(found, control)[arm]} ({len(seeds[arm] & seeds[control])})")
+    return table(["", "what differs", *(f"{said}: points [95 %] (seeds)" for said in CONTROLLED)], rows)
 
 
 def density(runs: Iterable[RunRecord]) -> str:
