@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from particleaugment.report.svg import BLUE, GREEN, INK, ORANGE, PURPLE, RED, in
 __all__ = ["accuracies", "curves", "intervals", "times"]
 
 _COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE, "#4fb3bf", "#b5883a", "#c76aa5", "#7a8794", "#8fae3c", "#5f6fc2")
+_DASHES = ("-", "--", ":", "-.")
+_LEGEND_COLUMNS = 4
 _PHASES = {"train": BLUE, "evaluate": GREEN, "clone": ORANGE, "measure": RED, "filter": PURPLE}
 
 
@@ -23,27 +26,31 @@ def curves(comparison: Comparison) -> str:
 
     def draw_arm_curves(figure: Any, axes: Any) -> None:
         lowest = []
-        for name, colour in colours.items():
+        for place, (name, colour) in enumerate(colours.items()):
             runs = [run for run in comparison.of_arm(name) if run.finished]
             accuracy = np.array([run.accuracy for run in runs])
-            _draw_band(axes[0], accuracy, colour, name)
-            _draw_band(axes[1], np.array([run.train_loss for run in runs]), colour, name)
+            dashes = _DASHES[place // len(_COLOURS) % len(_DASHES)]
+            _draw_band(axes[0], accuracy, colour, dashes, name)
+            _draw_band(axes[1], np.array([run.train_loss for run in runs]), colour, dashes, name)
             lowest.append(accuracy.mean(0)[accuracy.shape[1] // 2])
         axes[0].set(xlabel="epoch", ylabel=f"{comparison.measured_on} accuracy, %")
         axes[0].set_ylim(bottom=max(0.0, min(lowest) - 1.0))
         axes[1].set(xlabel="epoch", ylabel="training loss", yscale="log")
         for part in axes:
             part.xaxis.get_major_locator().set_params(integer=True)
-        figure.legend(*axes[0].get_legend_handles_labels(), frameon=False, ncols=4, loc="outside upper left")
+        figure.legend(
+            *axes[0].get_legend_handles_labels(), frameon=False, ncols=_LEGEND_COLUMNS, loc="outside upper left"
+        )
 
-    return inline_svg(9, 3.4, draw_arm_curves, columns=2)
+    legend_rows = math.ceil(len(colours) / _LEGEND_COLUMNS)
+    return inline_svg(9, 3.2 + 0.2 * legend_rows, draw_arm_curves, columns=2)
 
 
-def _draw_band(axes: Any, values: Any, colour: str, name: str) -> None:
+def _draw_band(axes: Any, values: Any, colour: str, dashes: str, name: str) -> None:
     epochs = np.arange(1, values.shape[1] + 1)
     centre = values.mean(0)
     marker = "o" if len(epochs) == 1 else None
-    axes.plot(epochs, centre, color=colour, label=name, linewidth=1.2, marker=marker)
+    axes.plot(epochs, centre, color=colour, linestyle=dashes, label=name, linewidth=1.2, marker=marker)
     if len(values) > 1:
         spread = values.std(0, ddof=1)
         axes.fill_between(epochs, centre - spread, centre + spread, color=colour, alpha=0.18, linewidth=0)

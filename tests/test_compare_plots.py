@@ -1,0 +1,29 @@
+"""The figures of a comparison."""
+
+import re
+
+from particleaugment.compare.arms import Arm
+from particleaugment.compare.comparison import Comparison
+from particleaugment.compare.plots import curves
+from particleaugment.compare.records import RunRecord
+from particleaugment.recipes import get_recipe
+
+EPOCHS = 3
+
+
+def finished_run(arm):
+    course = tuple(float(epoch) for epoch in range(1, EPOCHS + 1))
+    return RunRecord(arm=arm, seed=0, epochs=EPOCHS, finished=True, accuracy=course, train_loss=course)
+
+
+def comparison_of(names):
+    arms = tuple(Arm(name, ("policy=none",)) for name in names)
+    return Comparison(base=get_recipe("digits"), arms=arms, against=names[0], runs=tuple(map(finished_run, names)))
+
+
+def test_no_two_of_many_arms_have_the_same_line():
+    names = [f"arm-{number}" for number in range(25)]
+    styles = re.findall(r'style="fill: none; ([^"]*stroke-width: 1.2[^"]*)"', curves(comparison_of(names)))
+    strokes = {re.sub(r"; stroke-line\w+: \w+|stroke-line\w+: \w+; ", "", style) for style in styles}
+    assert len(styles) == 3 * len(names), "two panels and the legend"
+    assert len(strokes) == len(names)
