@@ -27,7 +27,7 @@ ARMS = {
     "improved": "**the improved filter**",
     "none": "no policy: crop, flip, erasing",
     "trivialaugment": "TrivialAugment",
-    "randaugment": "RandAugment, n and m by validation",
+    "randaugment-n1-m1": "RandAugment, one op at level 1 (by validation)",
     "autoaugment": "AutoAugment",
     "particles": "the paper's filter, to the letter",
     "particles-authors": "the paper's filter, as released",
@@ -40,7 +40,7 @@ CONTROLS = (
     ("particles-shuffled", "particles-frozen", "updates by scores that mean nothing"),
 )
 CONTROLLED = {"CIFAR-10": "cifar10-60", "digits": "digits"}
-PAPERS = {"particles": "96.43 ± 0.11 %", "randaugment": "95.8 %", "autoaugment": "95.9 %"}
+PAPERS = {"particles": "96.43 ± 0.11 %", "randaugment-n1-m1": "95.8 %", "autoaugment": "95.9 %"}
 
 
 def results() -> str:
@@ -58,13 +58,9 @@ def results() -> str:
 
 
 def accuracies(name: str) -> dict[str, str]:
-    """Return each arm's accuracy in a comparison, with the number of its seeds.
-
-    An arm ``randaugment-n1-m1`` goes by ``randaugment``.
-    """
+    """Return each arm's accuracy in a comparison, with the number of its seeds."""
     found = read_comparison(name)
-    summaries = arm_summaries(found.arms, found.runs)
-    return {each.arm.partition("-n")[0]: f"{accuracy_text(each)} % ({each.runs})" for each in summaries}
+    return {each.arm: f"{accuracy_text(each)} % ({each.runs})" for each in arm_summaries(found.arms, found.runs)}
 
 
 def comparison(name: str) -> str:
@@ -97,9 +93,9 @@ def controls() -> str:
     rows = [[f"`{arm}` minus `{control}`", meaning] for arm, control, meaning in CONTROLS]
     for name in CONTROLLED.values():
         found = read_comparison(name)
-        seeds = {arm.name: {run.seed for run in found.of_arm(arm.name) if run.finished} for arm in found.arms}
         for row, (arm, control, _) in zip(rows, CONTROLS, strict=True):
-            row.append(f"{to_one(found, control)[arm]} ({len(seeds[arm] & seeds[control])})")
+            each = next(each for each in differences(found.arms, found.runs, control) if each.arm == arm)
+            row.append(f"{interval_text(each)} ({each.points.pairs if each.points else 0})")
     return table(["", "what differs", *(f"{said}: points [95 %] (seeds)" for said in CONTROLLED)], rows)
 
 

@@ -6,14 +6,15 @@ python benchmarks/filter_page.py --check    fail if the tables are out of date
 
 from __future__ import annotations
 
-import json
 import sys
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from common import result, table
 from gap_average import is_measured
+from pictures import on_white
 from signal_statistics import ranks, summary
 
 from particleaugment.compare.statistics import paired_difference
@@ -21,7 +22,6 @@ from particleaugment.compare.summary import Difference, interval_text
 from particleaugment.report.svg import BLUE, GREEN, ORANGE, inline_svg
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "filter.md"
 RUNS = ("large", "small")
 IMAGES = {"large": "45,000", "small": "10,000"}
@@ -31,11 +31,8 @@ SHOWN = "gradient alignment with held-out data, averaged weights"
 
 def tables(results: dict[str, Any], found: dict[str, Any]) -> dict[str, str]:
     """Return the page's tables by name."""
-    lost = json.loads((RESULTS / "gradient_filter.json").read_text())
-    severities = {
-        name: json.loads((RESULTS / "compare" / name / "compare.json").read_text())
-        for name in ("severity", "severity-250")
-    }
+    lost = result("gradient_filter")
+    severities = {name: result(f"compare/{name}/compare") for name in ("severity", "severity-250")}
     return {
         "gradient": _arms(lost["runs"], ["gradient", "improved-frozen"], {"improved-frozen": "its frozen copy"}),
         **{name: _arms(one["runs"], [arm["name"] for arm in one["arms"]]) for name, one in severities.items()},
@@ -51,11 +48,11 @@ def _signals(rows: dict[str, Any], kind: str) -> str:
     header = [
         f"{'45,000 images' if run == 'large' else '10,000 images'}, {moment}" for run in RUNS for moment in MOMENTS
     ]
-    lines = [f"| | {' | '.join(header)} |", "|---" * (len(columns) + 1) + "|"]
-    for name, row in rows.items():
-        cells = [_cell(row.get(f"{column}{kind}") or row.get(column)) for column in columns]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    lines = (
+        [name, *(_cell(row.get(f"{column}{kind}") or row.get(column)) for column in columns)]
+        for name, row in rows.items()
+    )
+    return table(["", *header], lines)
 
 
 def _significant(rows: dict[str, Any]) -> str:
@@ -79,7 +76,7 @@ def _cell(entry: dict[str, float] | None) -> str:
 
 def _arms(runs: list[dict[str, Any]], names: list[str], called: dict[str, str] | None = None) -> str:
     """Return one row per arm: the last epoch of its finished runs, their last training loss, and learned density."""
-    lines = ["| arm | seeds | held-out accuracy | each | training loss | ops an image |", "|---" * 6 + "|"]
+    lines = []
     for name in names:
         finished = [run for run in runs if run["arm"] == name and run["finished"]]
         last = [run["accuracy"][-1] for run in finished]
@@ -89,19 +86,20 @@ def _arms(runs: list[dict[str, Any]], names: list[str], called: dict[str, str] |
             learned = [np.mean(run["ops_per_image"]) for run in finished if run["ops_per_image"]]
             density = f"{np.mean(learned):.2f}" if learned else ""
             label = (called or {}).get(name, name)
-            lines.append(f"| {label} | {len(last)} | {np.mean(last):.2f} % | {each} | {loss:.2f} | {density} |")
-    return "\n".join(lines)
+            lines.append([label, str(len(last)), f"{np.mean(last):.2f} %", each, f"{loss:.2f}", density])
+    return table(["arm", "seeds", "held-out accuracy", "each", "training loss", "ops an image"], lines)
 
 
 def _truth(rows: dict[str, Any], runs: dict[str, Any]) -> str:
-    lines = ["| op | held-out accuracy | deviation | seeds | minus Identity [95 %] | training loss |", "|---" * 6 + "|"]
+    lines = []
     by_seed = {op: {int(seed): run["accuracy"] for seed, run in found.items()} for op, found in runs.items()}
     for name, row in sorted(rows.items(), key=lambda item: -item[1]["mean"]):
         difference = Difference(name, "Identity", paired_difference(by_seed[name], by_seed["Identity"]))
         cells = [name, f"{row['mean']:.2f} %", f"{row['deviation']:.2f}", str(row["seeds"])]
         cells += ["" if name == "Identity" else interval_text(difference), f"{row['train_loss']:.3f}"]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, "", f"Rank correlation of two seeds' orders, mean: {_agreement(by_seed):.2f}."])
+        lines.append(cells)
+    text = table(["op", "held-out accuracy", "deviation", "seeds", "minus Identity [95 %]", "training loss"], lines)
+    return f"{text}\n\nRank correlation of two seeds' orders, mean: {_agreement(by_seed):.2f}."
 
 
 def _agreement(by_seed: dict[str, dict[int, float]]) -> float:
@@ -111,30 +109,22 @@ def _agreement(by_seed: dict[str, dict[int, float]]) -> float:
     return float(np.mean([np.corrcoef(one, other)[0, 1] for one, other in combinations(orders, 2)]))
 
 
-def _replays() -> dict[str, Any]:
-    return json.loads((RESULTS / "gap_average.json").read_text())["results"]  # type: ignore[no-any-return]
-
-
 def _averaging() -> str:
-    found = _replays()
-    lines = [
-        "| averaged over | steps that resample | effective sample size | change of ops an image |",
-        "|---" * 4 + "|",
-    ]
+    found = result("gap_average")["results"]
+    lines = []
     for row in found["replays"]:
         of = f"of {len(row['ops_per_image'])}"
         share = f"{100 * row['share']:.0f} % of training" if row["share"] else "nothing"
         cells = [share, f"{row['resampled']} {of}", f"{row['effective_sample_size']:.1f}"]
-        lines.append(f"| {' | '.join(cells)} | {row['mean_change_of_ops_per_image']:.3f} |")
+        lines.append([*cells, f"{row['mean_change_of_ops_per_image']:.3f}"])
+    text = table(["averaged over", "steps that resample", "effective sample size", "change of ops an image"], lines)
     epochs = len(found["steps"]) + 1
     gaps = np.array([step["gap"] for step in found["steps"] if is_measured(step, epochs)])
     quarters = ", ".join(f"{part.mean():.3f}" for part in np.array_split(gaps, 4))
-    lines += [
-        "",
-        f"Scatter of one gap {found['scatter_of_a_gap']:.3f}; mean gap of the four quarters of the "
-        f"{len(gaps)} steps that measured one {quarters}; {int((gaps == 0).sum())} were under 0 and recorded as 0.",
-    ]
-    return "\n".join(lines)
+    return (
+        f"{text}\n\nScatter of one gap {found['scatter_of_a_gap']:.3f}; mean gap of the four quarters of the "
+        f"{len(gaps)} steps that measured one {quarters}; {int((gaps == 0).sum())} were under 0 and recorded as 0."
+    )
 
 
 def pictures(results: dict[str, Any], found: dict[str, Any]) -> dict[str, str]:
@@ -171,7 +161,7 @@ def pictures(results: dict[str, Any], found: dict[str, Any]) -> dict[str, str]:
         axes[0].set_ylabel("held-out accuracy of the op alone, %")
 
     def averaging(figure: Any, axes: Any) -> None:
-        found = _replays()
+        found = result("gap_average")["results"]
         rows = {row["share"]: row["ops_per_image"] for row in found["replays"]}
         axes[0].plot(
             [step["epoch"] for step in found["steps"]],
@@ -196,18 +186,18 @@ def pictures(results: dict[str, Any], found: dict[str, Any]) -> dict[str, str]:
 
 def rewritten(text: str, results: dict[str, Any], found: dict[str, Any]) -> str:
     """Return the page with its tables replaced."""
-    for name, table in tables(results, found).items():
+    for name, made in tables(results, found).items():
         start, end = f"<!-- {name} table -->\n", f"<!-- end of {name} table -->"
         before, opened, rest = text.partition(start)
         _, closed, after = rest.partition(end)
         if not (opened and closed):
             raise SystemExit(f"{PAGE} has no place for the {name} table")
-        text = f"{before}{start}{table}\n{end}{after}"
+        text = f"{before}{start}{made}\n{end}{after}"
     return text
 
 
 def main() -> int:
-    results = json.loads((RESULTS / "filter_signal.json").read_text())["results"]
+    results = result("filter_signal")["results"]
     found = summary(results, len(results["particles"]) - len(results["ops"]), results["ops"])
     old = PAGE.read_text()
     new = rewritten(old, results, found)
@@ -215,9 +205,7 @@ def main() -> int:
         return int(old != new)
     PAGE.write_text(new)
     for name, content in pictures(results, found).items():
-        # A picture of its own has no page to take its colours from.
-        content = content.replace("<svg ", '<svg style="background: white; color: #222" ', 1)
-        (ROOT / "docs" / name).write_text(content)
+        (ROOT / "docs" / name).write_text(on_white(content))
     return 0
 
 

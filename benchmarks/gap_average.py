@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import RESULTS, write
+from common import result, write
 
 from particleaugment import filter as pf
 from particleaugment.filtering import IMPROVED, FilterSettings, filter_step
@@ -91,7 +91,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     if arguments.run is None:
-        kept = json.loads((RESULTS / "gap_average.json").read_text())["results"]
+        kept = result("gap_average")["results"]
         found = {key: kept[key] for key in ("run", "steps")}
     else:
         found = measurements(arguments.run)

@@ -7,12 +7,12 @@ python benchmarks/pictures.py               all but the heat map, which needs th
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from accuracy_tables import literal_records
 
 from particleaugment import filter as pf
 from particleaugment.ops import OPS
@@ -25,7 +25,6 @@ from particleaugment.training.run import RunFolder
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-LITERAL_RUN = ROOT / "benchmarks" / "results" / "runs" / "cifar10-wrn28-2-particles" / "metrics.jsonl"
 NONZERO, START_VALUE, STEPS = 3, 0.25, 250
 
 
@@ -40,9 +39,8 @@ def demo_heat_map(run: RunFolder) -> str:
 
 def literal_run() -> str:
     """Draw d0 of every filter step of the committed run, and the ops per image of every epoch."""
-    records = [json.loads(line) for line in LITERAL_RUN.read_text().splitlines()]
-    epochs = [record for record in records if record["kind"] == "epoch"]
-    steps = [record for record in records if record["kind"] == "filter" and record["d0"] is not None]
+    epochs, all_steps = literal_records()
+    steps = [step for step in all_steps if step["d0"] is not None]
 
     def draw_literal_run(figure: Any, axes: Any) -> None:
         at = np.array([step["epoch"] for step in steps])
