@@ -183,20 +183,22 @@ def _metrics(known: _Known) -> str:
         extra = f"; {lines} lines newer than the checkpoint, which resume writes anew" if newer else ""
         content = content[:known_bytes]
     try:
-        known.records = parse_records(content)
+        known.records = parse_records(content, known.run.config.evaluate_every)
     except RecordError as error:
         raise _Problem(f"{known.run.metrics}: {error}") from None
     epochs = [record for record in known.records if record["kind"] == "epoch"]
     steps = [record for record in known.records if record["kind"] == "filter"]
-    if known.run.finished and len(epochs) != known.run.config.epochs:
-        raise _Problem(f"{known.run.metrics} holds {len(epochs)} of {known.run.config.epochs} epochs")
+    last = epochs[-1]["epoch"] if epochs else 0
+    if known.run.finished and last != known.run.config.epochs:
+        raise _Problem(f"{known.run.metrics} ends with epoch {last} of {known.run.config.epochs}")
     wanted = known.run.config.num_particles
     for step in steps:
         if len(step["delta"]) != wanted:
             raise _Problem(f"{known.run.metrics}: step {step['step']} has {len(step['delta'])} of {wanted} particles")
     skipped = sum(step["skip_reason"] is not None for step in steps)
     filter_text = f", {len(steps)} filter steps ({skipped} skipped)" if known.run.config.searches else ""
-    return f"{len(epochs)} epochs{filter_text}{extra}"
+    evaluated = "" if len(epochs) == last else f" ({len(epochs)} evaluated)"
+    return f"{last} epochs{evaluated}{filter_text}{extra}"
 
 
 def _policy(known: _Known) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -30,8 +31,9 @@ def curves(comparison: Comparison) -> str:
             runs = [run for run in comparison.of_arm(name) if run.finished]
             accuracy = np.array([run.accuracy for run in runs])
             dashes = _DASHES[place // len(_COLOURS) % len(_DASHES)]
-            _draw_band(axes[0], accuracy, colour, dashes, name)
-            _draw_band(axes[1], np.array([run.train_loss for run in runs]), colour, dashes, name)
+            epochs, losses = runs[0].evaluated_epochs, np.array([run.train_loss for run in runs])
+            _draw_band(axes[0], epochs, accuracy, colour, dashes, name)
+            _draw_band(axes[1], epochs, losses, colour, dashes, name)
             lowest.append(accuracy.mean(0)[accuracy.shape[1] // 2])
         axes[0].set(xlabel="epoch", ylabel=f"{comparison.measured_on} accuracy, %")
         axes[0].set_ylim(bottom=max(0.0, min(lowest) - 1.0))
@@ -46,8 +48,7 @@ def curves(comparison: Comparison) -> str:
     return inline_svg(9, 3.2 + 0.2 * legend_rows, draw_arm_curves, columns=2)
 
 
-def _draw_band(axes: Any, values: Any, colour: str, dashes: str, name: str) -> None:
-    epochs = np.arange(1, values.shape[1] + 1)
+def _draw_band(axes: Any, epochs: Sequence[int], values: Any, colour: str, dashes: str, name: str) -> None:
     centre = values.mean(0)
     marker = "o" if len(epochs) == 1 else None
     axes.plot(epochs, centre, color=colour, linestyle=dashes, label=name, linewidth=1.2, marker=marker)

@@ -29,8 +29,8 @@ class ComparisonProgress:
         self.console = console
         self._total = len(runs)
         self._ended = 0
-        self._epochs_at_start = {_key(run): len(run.accuracy) for run in runs}
-        self._epochs_left = sum(run.epochs - len(run.accuracy) for run in runs)
+        self._epochs_at_start = {_key(run): run.epochs_done for run in runs}
+        self._epochs_left = sum(run.epochs - run.epochs_done for run in runs)
         self._epochs_of_ended = 0
         self._begin = time.monotonic()
         self._numbers = {_key(run): number for number, run in enumerate(runs, 1)}
@@ -62,15 +62,15 @@ class ComparisonProgress:
         """Tell that a run starts or continues."""
         if self._bars is not None:
             name = f"{run.arm}, seed {run.seed}"
-            self._tasks[_key(run)] = self._bars.add_task(name, total=run.epochs, completed=len(run.accuracy), note="")
+            self._tasks[_key(run)] = self._bars.add_task(name, total=run.epochs, completed=run.epochs_done, note="")
         else:
-            where = f" from epoch {len(run.accuracy) + 1}" if run.accuracy else ""
+            where = f" from epoch {run.epochs_done + 1}" if run.accuracy else ""
             self._say(f"{self._place(run)} {run.arm}, seed {run.seed}: started{where}")
 
     def ended(self, run: RunRecord, outcome: str) -> None:
         """Tell how a run ended."""
         self._ended += 1
-        self._epochs_of_ended += len(run.accuracy) - self._epochs_at_start[_key(run)]
+        self._epochs_of_ended += run.epochs_done - self._epochs_at_start[_key(run)]
         if self._bars is not None:
             self._bars.remove_task(self._tasks.pop(_key(run)))
         left = self._left(self._epochs_of_ended) if self._ended < self._total else ""

@@ -23,13 +23,14 @@ class RunRecord:
         seed: Its seed.
         epochs: Epochs that it has when finished.
         finished: Whether it is.
-        accuracy: Accuracy after each epoch, in percent.
-        train_loss: Training loss of each epoch, under augmentation.
-        ops_per_image: Ops per image in each epoch, where a filter moves them.
+        accuracy: Accuracy after each evaluated epoch, in percent.
+        train_loss: Training loss of each of them, under augmentation.
+        ops_per_image: Ops per image in each of them, where a filter moves them.
         seconds: Time per phase.
         filter: How the filter fared, where there is one.
         at_once: How many runs shared the machine with it, itself included, at most.
         problem: The last line of a run that failed.
+        evaluated: The evaluated epochs; empty where every epoch is.
     """
 
     arm: str
@@ -43,6 +44,17 @@ class RunRecord:
     filter: dict[str, Any] = field(default_factory=dict)
     at_once: int = 1
     problem: str | None = None
+    evaluated: tuple[int, ...] = ()
+
+    @property
+    def evaluated_epochs(self) -> tuple[int, ...]:
+        """The epochs that the figures are of."""
+        return self.evaluated or tuple(range(1, len(self.accuracy) + 1))
+
+    @property
+    def epochs_done(self) -> int:
+        """The last epoch that there are figures of; 0 if there is none."""
+        return self.evaluated_epochs[-1] if self.accuracy else 0
 
     @property
     def last(self) -> float:
@@ -71,13 +83,14 @@ class RunRecord:
             return "finished"
         if self.problem is not None:
             return f"failed: {self.problem}"
-        return f"epoch {len(self.accuracy)} of {self.epochs}" if self.accuracy else "not started"
+        return f"epoch {self.epochs_done} of {self.epochs}" if self.accuracy else "not started"
 
     @classmethod
     def read(cls, run: RunFolder, arm: str, *, at_once: int = 1, problem: str | None = None) -> RunRecord:
         """Gather a run's figures from its folder."""
         records = run.read_metrics()
         epochs = [record for record in records if record["kind"] == "epoch"]
+        at = [record["epoch"] for record in epochs]
         health = filter_health(records)
         return cls(
             arm=arm,
@@ -91,6 +104,7 @@ class RunRecord:
             filter=health if health["steps"] else {},
             at_once=at_once,
             problem=None if run.finished else problem,
+            evaluated=() if at == list(range(1, len(at) + 1)) else tuple(at),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -100,7 +114,8 @@ class RunRecord:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> RunRecord:
         """Rebuild a record from :meth:`to_dict`."""
-        values = {item.name: data[item.name] for item in fields(cls)}
+        values = {item.name: data[item.name] for item in fields(cls) if item.name != "evaluated"}
+        values["evaluated"] = tuple(data.get("evaluated", ()))
         for name in ("accuracy", "train_loss", "ops_per_image"):
             values[name] = tuple(float(value) for value in values[name])
         return cls(**values)

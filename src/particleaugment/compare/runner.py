@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -71,10 +72,11 @@ class Child:
 
     @property
     def epochs_done(self) -> int:
-        """Epochs that the run's metrics know of."""
+        """The last epoch that the run's metrics know of."""
         if not self.run.metrics.exists():
             return 0
-        return self.run.metrics.read_bytes().count(b'"kind": "epoch"')
+        found = re.findall(rb'"kind": "epoch", "epoch": (\d+)', self.run.metrics.read_bytes())
+        return int(found[-1]) if found else 0
 
     @property
     def last_line(self) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -35,7 +36,7 @@ from particleaugment.transforms import HorizontalFlip, Normalize, PadCrop, Rando
 
 __all__ = ["FusedPipeline", "run", "unavailable_reason"]
 
-_GIVEN, _RANDOM_OPS, _RANDOM_LEVELS, _ROWS, _PARTICLES = range(5)
+_GIVEN, _RANDOM_OPS, RANDOM_LEVELS, _ROWS, _PARTICLES = range(5)
 _OUTPUTS = {torch.uint8: 0, torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}
 _MAX_SLOTS = 64
 _MAX_SIDE = 1024
@@ -43,7 +44,7 @@ _STATIC_SHARED = 18 * 1024
 
 _POINTERS = (
     "images", "index", "ids", "epoch", "seed", "op", "arg", "code", "edges", "particle",
-    "gate", "table_op", "table_arg", "out", "scratch",
+    "gate", "table_op", "table_arg", "out", "scratch", "drawn",
 )  # fmt: skip
 _DOUBLES = ("flip", "erase", "area_low", "area_span", "log_aspect_low", "log_aspect_span")
 _INTS = (
@@ -136,8 +137,8 @@ def _shared_limit(device: torch.device) -> int:
 
 
 @dataclass(frozen=True)
-class _Plan:
-    """A policy as tables that the kernel draws from."""
+class Plan:
+    """A policy as tables that the kernel draws from; see ``draw_slot`` in ``fused_kernel.cu``."""
 
     draw: int
     slots: int
@@ -150,13 +151,26 @@ class _Plan:
     levels: int = 0
     random_code: bool = False
 
+    def form(self) -> tuple[object, ...]:
+        """What a captured launch has baked in: everything but the tables' values."""
+        tables = (self.table_op, self.table_arg, self.gate, self.edges)
+        shapes = (None if table is None else table.shape for table in tables)
+        return self.draw, self.slots, self.rows, self.choices, self.levels, self.random_code, *shapes
+
     def tensors(self) -> list[Tensor]:
         return [tensor for tensor in (self.table_op, self.table_arg, self.gate, self.edges) if tensor is not None]
 
 
-def _both_signs(
-    semantics: str, names: tuple[str, ...], choice: Tensor, levels: Tensor, size: tuple[int, int]
-) -> Tensor:
+@runtime_checkable
+class HasPlan(Protocol):
+    """A policy that makes its own tables."""
+
+    def plan(self, size: tuple[int, int]) -> Plan:
+        """Return the tables for images of this height and width."""
+        ...
+
+
+def both_signs(semantics: str, names: tuple[str, ...], choice: Tensor, levels: Tensor, size: tuple[int, int]) -> Tensor:
     """Arguments with sign + and -, as the last dimension."""
     mapping = get_semantics(semantics)
     signs = torch.ones_like(levels)
@@ -164,12 +178,14 @@ def _both_signs(
     return torch.stack(pair, -1).contiguous()
 
 
-def plan_of(policy: Policy, size: tuple[int, int]) -> _Plan | None:
+def plan_of(policy: Policy, size: tuple[int, int]) -> Plan | None:
     """Return the tables of a policy, on the CPU, or None if only its own ``sample`` can draw it."""
+    if isinstance(policy, HasPlan):
+        return policy.plan(size)
     if isinstance(policy, AutoAugment):
         policy = policy.sub_policies
     if isinstance(policy, Identity):
-        return _Plan(
+        return Plan(
             _RANDOM_OPS,
             0,
             torch.zeros(1, dtype=torch.int64, device="cpu"),
@@ -179,11 +195,11 @@ def plan_of(policy: Policy, size: tuple[int, int]) -> _Plan | None:
         highest = get_semantics(policy.semantics).top if policy.m_max is None else policy.m_max
         choice = torch.arange(len(policy.ops), device="cpu")
         levels = torch.full((len(policy.ops),), float(min(policy.m, highest)), dtype=torch.float64, device="cpu")
-        return _Plan(
+        return Plan(
             _RANDOM_OPS,
             policy.n,
             torch.tensor(op_indices(policy.ops), device="cpu"),
-            _both_signs(policy.semantics, policy.ops, choice, levels, size),
+            both_signs(policy.semantics, policy.ops, choice, levels, size),
             gate=torch.tensor([policy.p], dtype=torch.float64, device="cpu") if policy.p < 1 else None,
             choices=len(policy.ops),
             random_code=policy.resample == "random",
@@ -192,22 +208,22 @@ def plan_of(policy: Policy, size: tuple[int, int]) -> _Plan | None:
         count = int(get_semantics(policy.semantics).top) + 1
         choice = torch.arange(len(policy.ops), device="cpu").repeat_interleave(count)
         levels = torch.arange(count, dtype=torch.float64, device="cpu").repeat(len(policy.ops))
-        return _Plan(
-            _RANDOM_LEVELS,
-            1,
+        return Plan(
+            RANDOM_LEVELS,
+            policy.n,
             torch.tensor(op_indices(policy.ops), device="cpu"),
-            _both_signs(policy.semantics, policy.ops, choice, levels, size),
+            both_signs(policy.semantics, policy.ops, choice, levels, size),
             choices=len(policy.ops),
             levels=count,
             random_code=policy.resample == "random",
         )
     if isinstance(policy, SubPolicies) and policy.m_std == 0 and policy.weights is None:
         tables = _tables(policy.sub_policies, torch.device("cpu"))
-        return _Plan(
+        return Plan(
             _ROWS,
             tables.choice.shape[1],
             torch.tensor(op_indices(tables.names), device="cpu")[tables.choice].contiguous(),
-            _both_signs(policy.semantics, tables.names, tables.choice, tables.level, size),
+            both_signs(policy.semantics, tables.names, tables.choice, tables.level, size),
             gate=tables.probability,
             rows=len(tables.choice),
             random_code=policy.resample == "random",
@@ -216,11 +232,11 @@ def plan_of(policy: Policy, size: tuple[int, int]) -> _Plan | None:
         particles, edges = policy._constants(torch.device("cpu"))
         choice = torch.arange(len(policy.ops), device="cpu")
         levels = torch.full((len(policy.ops),), policy.m, dtype=torch.float64, device="cpu")
-        return _Plan(
+        return Plan(
             _PARTICLES,
             len(policy.ops),
             torch.tensor(op_indices(policy.ops), device="cpu"),
-            _both_signs(policy.semantics, policy.ops, choice, levels, size),
+            both_signs(policy.semantics, policy.ops, choice, levels, size),
             gate=particles,
             edges=edges,
             rows=len(particles),
@@ -280,28 +296,29 @@ class FusedPipeline:
         self.seed = torch.tensor(seed, dtype=torch.int64, device=device)
         self.epoch = torch.zeros((), dtype=torch.int64, device=device)
         self._settings = self._always_on(before, after, normalize)
-        self._plan: _Plan | None = None
+        self._plan: Plan | None = None
+        self.policy: Policy | None = None
         self.set_policy(policy)
 
     def set_policy(self, policy: Policy) -> None:
         """Change the policy; tables of the same shape are overwritten in place, so that captured graphs see them."""
+        if policy is self.policy:
+            return
         self.policy = policy
         plan = plan_of(policy, self.size)
         old = self._plan
         if plan is None:
             self._plan = None
             return
-        if old is not None and old.draw == plan.draw:
-            pairs = list(zip(old.tensors(), plan.tensors()))
-            if len(old.tensors()) == len(plan.tensors()) and all(a.shape == b.shape for a, b in pairs):
-                for kept, new in pairs:
-                    kept.copy_(new)
-                return
+        if old is not None and old.form() == plan.form():
+            for kept, new in zip(old.tensors(), plan.tensors()):
+                kept.copy_(new)
+            return
         moved = {
             name: None if tensor is None else tensor.to(self.device)
             for name, tensor in (("gate", plan.gate), ("edges", plan.edges))
         }
-        self._plan = _Plan(
+        self._plan = Plan(
             plan.draw, plan.slots, plan.table_op.to(self.device), plan.table_arg.to(self.device),
             rows=plan.rows, choices=plan.choices, levels=plan.levels, random_code=plan.random_code, **moved,
         )  # fmt: skip
@@ -321,6 +338,7 @@ class FusedPipeline:
         index: Tensor | None = None,
         out: Tensor | None = None,
         particle: Tensor | None = None,
+        drawn: Tensor | None = None,
     ) -> Tensor:
         """Augment images and return the network's input.
 
@@ -330,6 +348,7 @@ class FusedPipeline:
             index: Rows of ``images`` to take, int64 ``[B]``.
             out: Where to write, of the right shape, type and layout.
             particle: Particle of each sample, int64 ``[B]``, for a particle policy; drawn by weight if not given.
+            drawn: Where to write the ops that the kernel draws, int64 ``[B, K]``; left alone where torch draws them.
         """
         batch, channels = len(ids), images.shape[1]
         if out is None:
@@ -350,6 +369,7 @@ class FusedPipeline:
             parameters.rows, parameters.choices, parameters.levels = plan.rows, plan.choices, plan.levels
             parameters.random_code = int(plan.random_code)
             parameters.particle = None if particle is None else particle.data_ptr()
+            parameters.drawn = None if drawn is None else drawn.data_ptr()
         parameters.images = images.data_ptr()
         parameters.index = None if index is None else index.data_ptr()
         parameters.ids, parameters.epoch, parameters.seed = ids.data_ptr(), self.epoch.data_ptr(), self.seed.data_ptr()
@@ -359,6 +379,7 @@ class FusedPipeline:
         return out
 
     def _program(self, ids: Tensor, particle: Tensor | None) -> Program:
+        assert self.policy is not None
         if particle is None:
             return self.policy.sample(ids, self.epoch, self.seed, self.size)
         if not isinstance(self.policy, ParticlePolicy):

@@ -33,11 +33,12 @@ struct Params {
   const i64* code;         // [B, K] resampling per slot, or null
   const double* edges;     // [R] upper edges of the particles' intervals
   const i64* particle;     // [B] particle of each sample, or null: drawn by weight
-  const double* gate;      // [R, K] probabilities, or [1] for RANDOM_OPS
+  const double* gate;      // [R, K] probabilities, [1] for RANDOM_OPS, [K, choices] for RANDOM_LEVELS
   const i64* table_op;     // ops by choice, by (row, slot) or by slot
   const double* table_arg; // [..., 2] arguments with sign + and -
   void* out;
   u32* scratch;            // [B, H * W] second buffer where shared memory holds only one, else null
+  i64* drawn;              // [B, K] where the drawn ops are written, or null
   double flip, erase, area_low, area_span, log_aspect_low, log_aspect_span;
   float scale[3], shift[3];
   int draw, batch, slots, channels, height, width, rows, choices, levels, random_code, default_code;
@@ -173,8 +174,8 @@ __device__ void draw_slot(const Params& p, const Key& key, int slot, int* op, do
   if (p.draw == RANDOM_OPS || p.draw == RANDOM_LEVELS) {
     entry = choice(uniform(key, OP, slot), p.choices);
     *op = (int)p.table_op[entry];
+    if (p.gate) applied = uniform(key, GATE, slot) < p.gate[p.draw == RANDOM_LEVELS ? slot * p.choices + entry : 0];
     if (p.draw == RANDOM_LEVELS) entry = entry * p.levels + choice(uniform(key, LEVEL, slot), p.levels);
-    else if (p.gate) applied = uniform(key, GATE, slot) < p.gate[0];
   } else if (p.draw == ROWS) {
     entry = choice(uniform(key, OP, 0), p.rows) * p.slots + slot;
     *op = (int)p.table_op[entry];
@@ -433,6 +434,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS) augment(co
     else {
       draw_slot(p, key, k, &op, &arg);
       if (p.random_code) code = uniform(key, INTERPOLATION, k) < 0.5 ? BILINEAR : BICUBIC;
+      if (p.drawn) p.drawn[at] = op;
     }
     s.op[k] = op; s.arg[k] = arg; s.code[k] = code < 0 ? p.default_code : code;
     bool moves = op == ROTATE || (op >= SHEAR_X && op <= TRANSLATE_Y);

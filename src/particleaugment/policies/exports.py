@@ -119,7 +119,7 @@ def _timm(policy: Policy) -> tuple[str, list[str]]:
     if isinstance(policy, TrivialAugment):
         lost = ["the op set (timm's lacks Identity and adds Invert and SolarizeAdd)", "the 31 steps of the level"]
         lost += ["the wide ranges of the arguments"] if policy.space == "wide" else []
-        return "rand-m10-n1-p1-mstd101-inc1\n", lost
+        return f"rand-m10-n{policy.n}-p1-mstd101-inc1\n", lost
     if isinstance(policy, RandAugment):
         return _timm_rand(policy)
     assert isinstance(policy, SubPolicies)
@@ -244,7 +244,8 @@ def _torchvision(policy: Policy) -> tuple[str, list[str]]:
         lost = [] if published else ["the op set (torchvision's is the published one)"]
         lost += [] if policy.space == "wide" else ["the standard ranges of the arguments (torchvision's are wide)"]
         lost += ["the random resampling filter"] if policy.resample == "random" else []
-        return _expression("TrivialAugmentWide(interpolation=InterpolationMode.BILINEAR)"), lost
+        call = "TrivialAugmentWide(interpolation=InterpolationMode.BILINEAR)"
+        return _expression(call if policy.n == 1 else f"Compose([v2.{call}] * {policy.n})"), lost
     if isinstance(policy, RandAugment):
         return _torchvision_rand(policy)
     assert isinstance(policy, SubPolicies)

@@ -38,6 +38,7 @@ SHORT_STRINGS: dict[str, str] = {
     "file:FILE": "any policy file (training runs only)",
     "none": "nothing but the always-on transforms",
     "trivial": "TrivialAugment, wide space",
+    "trivial-n2": "two of TrivialAugment's ops per image; any number",
     "trivial-standard": "TrivialAugment, standard space",
     "randaugment-n3-m4": "RandAugment on the paper's ops: n ops at level m, optionally -p0.5",
     "autoaugment-cifar10": "AutoAugment as published for CIFAR-10; also -imagenet, -svhn",
@@ -52,8 +53,8 @@ def parse(text: str) -> Policy:
 
     timm's strings give what timm does with them: its op set (Invert, no Identity), probability 0.5 unless ``p`` says
     otherwise, and a filter drawn between bilinear and bicubic per op. Our own are ``none``, ``trivial``,
-    ``trivial-standard``, ``autoaugment-cifar10`` (or ``-imagenet``, ``-svhn``) and ``randaugment-n3-m4`` with an
-    optional ``-p0.5`` (the paper's ops, ``timm-increasing``, probability 1).
+    ``trivial-n2`` (two such ops), ``trivial-standard``, ``autoaugment-cifar10`` (or ``-imagenet``, ``-svhn``) and
+    ``randaugment-n3-m4`` with an optional ``-p0.5`` (the paper's ops, ``timm-increasing``, probability 1).
 
     >>> parse("rand-m9-n3-inc1").semantics
     'timm-increasing'
@@ -73,6 +74,8 @@ def parse(text: str) -> Policy:
         return Identity()
     if text in ("trivial", "trivialaugment", "trivial-wide"):
         return TrivialAugment()
+    if head == "trivial" and sections and re.fullmatch(r"n\d+", sections[0]):
+        return TrivialAugment(n=_whole(text, "n", _options(text, sections, ("n",))["n"]))
     if text in ("trivial-standard", "trivialaugment-standard"):
         return TrivialAugment("standard")
     if head == "autoaugment" and len(sections) == 1 and sections[0] in PUBLISHED:

@@ -1,9 +1,9 @@
-"""TrivialAugment: one op, one level, both uniform; nothing to tune."""
+"""TrivialAugment: one op, one level, both uniform; nothing to tune. Several such ops per image, where wanted."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import torch
@@ -14,6 +14,7 @@ from particleaugment.policies.base import (
     Draws,
     Policy,
     checked_choice,
+    checked_count,
     checked_ops,
     checked_size,
     get_semantics,
@@ -31,22 +32,26 @@ _OPS = (
 _SPACES = {"wide": "trivial-wide", "standard": "trivial-standard"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TrivialAugment(Policy):
-    """One op per image, drawn uniformly, at a level drawn uniformly from 31.
+    """One op per image, or ``n`` of them, each drawn uniformly at a level drawn uniformly from 31.
 
     Attributes:
         space: ``wide`` (the published recommendation) or ``standard``.
         resample: ``default`` leaves the filter to ``apply``; ``random`` draws bilinear or bicubic per image.
         ops: The ops to draw from; the published fourteen if not given.
+        n: Ops per image, drawn independently; the published policy applies one.
 
     >>> TrivialAugment().sample(torch.arange(5)).op.shape
     torch.Size([5, 1])
+    >>> TrivialAugment(n=2).sample(torch.arange(5)).op.shape
+    torch.Size([5, 2])
     """
 
     space: str = "wide"
     resample: str = "default"
-    ops: tuple[str, ...] = field(default=_OPS, repr=False)
+    ops: tuple[str, ...] = _OPS
+    n: int = 1
 
     kind: ClassVar[str] = "trivialaugment"
 
@@ -54,8 +59,14 @@ class TrivialAugment(Policy):
         checked_choice("space", self.space, tuple(_SPACES))
         checked_choice("resample", self.resample, RESAMPLE_CHOICES)
         object.__setattr__(self, "ops", checked_ops(self.ops))
+        if checked_count("n", self.n, 64) < 1:
+            raise ValueError("n must be at least 1; for no op at all use Identity()")
         for name in self.ops:
             get_semantics(self.semantics).rule(name)
+
+    def __repr__(self) -> str:
+        several = "" if self.n == 1 else f", n={self.n}"
+        return f"TrivialAugment(space={self.space!r}, resample={self.resample!r}{several})"
 
     @property
     def semantics(self) -> str:
@@ -67,8 +78,8 @@ class TrivialAugment(Policy):
     ) -> Program:
         """Draw the programs of some samples; see :meth:`Policy.sample`."""
         mapping = get_semantics(self.semantics)
-        slots = {Stream.OP: 1, Stream.LEVEL: 1, Stream.SIGN: 1}
-        slots[Stream.INTERPOLATION] = 1 if self.resample == "random" else 0
+        slots = {Stream.OP: self.n, Stream.LEVEL: self.n, Stream.SIGN: self.n}
+        slots[Stream.INTERPOLATION] = self.n if self.resample == "random" else 0
         draws = Draws(ids, epoch, seed, slots)
         choice = draws.choice(Stream.OP, len(self.ops))
         levels = draws.choice(Stream.LEVEL, int(mapping.top) + 1).to(torch.float64)
@@ -77,9 +88,10 @@ class TrivialAugment(Policy):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the policy as plain JSON data."""
-        ops = {} if self.ops == _OPS else {"ops": list(self.ops)}
-        return {"kind": self.kind, "space": self.space, "resample": self.resample, **ops}
+        changed: dict[str, Any] = {} if self.ops == _OPS else {"ops": list(self.ops)}
+        changed |= {} if self.n == 1 else {"n": self.n}
+        return {"kind": self.kind, "space": self.space, "resample": self.resample, **changed}
 
     @classmethod
     def _from_dict(cls, data: Mapping[str, Any]) -> Self:
-        return cls(space=data["space"], resample=data["resample"], ops=tuple(data.get("ops", _OPS)))
+        return cls(space=data["space"], resample=data["resample"], ops=tuple(data.get("ops", _OPS)), n=data.get("n", 1))

@@ -24,12 +24,12 @@ _NUMBERS = {
 class EventWriter:
     """Writes scalars of every record, each op's inclusion and, now and then, augmented images.
 
-    Nothing is written where tensorboard is not installed.
+    Nothing is written where tensorboard is not installed, or where it is not wanted.
     """
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, wanted: bool = True):
         self._folder = folder / "tensorboard"
-        self._installed = importlib.util.find_spec("tensorboard") is not None
+        self._installed = wanted and importlib.util.find_spec("tensorboard") is not None
         self._opened: Any = None
 
     @property

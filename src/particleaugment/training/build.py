@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -30,12 +31,14 @@ from particleaugment.ranks import Ranks
 from particleaugment.snapshot import Snapshot
 from particleaugment.training.config import Config, ConfigError
 from particleaugment.training.graph import GraphTrainee
+from particleaugment.training.shared import SharedNetwork, SharedParts
 from particleaugment.training.stream import StreamTrainee, make_pipelines
 from particleaugment.transforms import ColorJitter, HorizontalFlip, Normalize, PadCrop, RandomErasing, Transform
 
 __all__ = ["Parts", "always_on", "build", "resolve"]
 
 _EXAMPLES = 16
+_STEPS_THAT_REPAY_COMPILING = 20_000
 _ALONE = Ranks()
 
 
@@ -103,9 +106,13 @@ def build(
     quiet: bool = False,
     ops: Iterable[str] = (),
     ranks: Ranks = _ALONE,
+    shared: SharedParts | None = None,
 ) -> Parts:
-    """Build the parts of a run whose policy draws from ``ops``; on several ranks, at the same time on all of them."""
-    config = resolve(config)
+    """Build the parts of a run whose policy draws from ``ops``; on several ranks, at the same time on all of them.
+
+    Where runs follow each other in one process, ``shared`` keeps what the next one can use again.
+    """
+    config, shared = resolve(config), shared or SharedParts()
     found, description = ranks.everywhere(lambda: _checked_request(config, ranks))
     if description:
         say(description)
@@ -115,14 +122,17 @@ def build(
     if why_streamed:
         files = ranks.everywhere(lambda: _open_folder(config, quiet, found))
         return _streamed(config, files, why_streamed, say, executor, ranks)
-    data, model, resident = ranks.everywhere(lambda: _data_and_model(config, quiet, ranks))
+    data, network, resident = ranks.everywhere(lambda: _data_and_model(config, quiet, ranks, shared))
+    model = network.model
     optimizer = _optimizer(config, model)
     samples = Samples((data.train_images, data.train_labels))
     trainee: EagerTrainee | GraphTrainee
     if resident and executor == "fused" and fusable(*always_on(config)) and ranks.world == 1:
-        trainee = _graph_trainee(config, model, optimizer, data, say)
-        network = "compiled network" if _compiles(config) else "network not compiled"
-        chosen = f"data resident on the GPU, fused executor, whole steps in a CUDA graph, {network}"
+        compiled = _compiles(config, len(samples))
+        forward = network.compiled() if compiled else model
+        trainee = _graph_trainee(config, model, forward, optimizer, data, say)
+        how = "compiled network" if compiled else "network not compiled"
+        chosen = f"data resident on the GPU, fused executor, whole steps in a CUDA graph, {how}"
     else:
         trainee = _eager_trainee(config, model, optimizer, data, samples, ranks)
         where = "" if device.type == "cpu" else ", too little GPU memory to hold the data" if not resident else ""
@@ -152,8 +162,16 @@ def _checked_request(config: Config, ranks: Ranks) -> tuple[FolderListing | None
     return found, found.describe(config.validation)
 
 
-def _data_and_model(config: Config, quiet: bool, ranks: Ranks) -> tuple[ImageData, nn.Module, bool]:
-    """Return what a machine may lack the means for: the data, the network on its device, and whether both lie there."""
+def _data_and_model(
+    config: Config, quiet: bool, ranks: Ranks, shared: SharedParts
+) -> tuple[ImageData, SharedNetwork, bool]:
+    """Return what a machine may lack the means for: the data, the network on its device, and whether both are there."""
+    data, resident = shared.data(config, lambda: _load_data(config, quiet))
+    return data, shared.network(config, data.num_classes, lambda: _network(config, data.num_classes, ranks)), resident
+
+
+def _load_data(config: Config, quiet: bool) -> tuple[ImageData, bool]:
+    """Return the data, on the device if there is room for them, and whether they are there."""
     device = torch.device(config.device)
     data = load_data(
         config.data,
@@ -164,7 +182,6 @@ def _data_and_model(config: Config, quiet: bool, ranks: Ranks) -> tuple[ImageDat
     )
     if config.normalization == "imagenet":
         data = replace(data, mean=IMAGENET_STATISTICS[0], std=IMAGENET_STATISTICS[1])
-    model = _network(config, data.num_classes, ranks)
     resident = device.type == "cuda" and _fits(data, device)
     if resident:
         data = replace(
@@ -174,7 +191,7 @@ def _data_and_model(config: Config, quiet: bool, ranks: Ranks) -> tuple[ImageDat
             test_images=data.test_images.to(device),
             test_labels=data.test_labels.to(device),
         )
-    return data, model, resident
+    return data, resident
 
 
 def _network(config: Config, num_classes: int, ranks: Ranks) -> nn.Module:
@@ -234,7 +251,7 @@ def _streamed(
     optimizer = _optimizer(config, model)
     device = next(model.parameters()).device
     before, after = always_on(config)
-    compiled = _compiles(config) and device.type == "cuda" and ranks.world == 1
+    compiled = _compiles(config, len(data.train.images)) and device.type == "cuda" and ranks.world == 1
     workers = config.workers if isinstance(config.workers, int) else default_workers()
     dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
     pipelines = make_pipelines(
@@ -282,9 +299,11 @@ def _how_it_counts(config: Config) -> str:
     return f"{', deterministic' if config.deterministic and config.device == 'cuda' else ''}, {config.precision}"
 
 
-def _compiles(config: Config) -> bool:
+def _compiles(config: Config, samples: int) -> bool:
     """Whether the network is compiled: the compiler chooses kernels by timing them, so never where runs must repeat."""
-    return config.compile and not config.deterministic
+    steps = config.epochs * math.ceil(samples / config.batch_size)
+    wanted = steps >= _STEPS_THAT_REPAY_COMPILING if config.compile == "auto" else bool(config.compile)
+    return wanted and not config.deterministic
 
 
 def _optimizer(config: Config, model: nn.Module) -> torch.optim.SGD:
@@ -306,7 +325,12 @@ def _optimizer(config: Config, model: nn.Module) -> torch.optim.SGD:
 
 
 def _graph_trainee(
-    config: Config, model: nn.Module, optimizer: torch.optim.Optimizer, data: ImageData, say: Callable[[str], None]
+    config: Config,
+    model: nn.Module,
+    forward: Callable[[Tensor], Tensor],
+    optimizer: torch.optim.Optimizer,
+    data: ImageData,
+    say: Callable[[str], None],
 ) -> GraphTrainee:
     before, after = always_on(config)
     dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
@@ -323,7 +347,7 @@ def _graph_trainee(
         resample=resample_code(config.resample),
         fill=config.fill,
         autocast=_autocast(config),
-        compiled=_compiles(config),
+        forward=forward,
         say=say,
     )
 

@@ -6,7 +6,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from particleaugment.data.split import batch_sizes
 from particleaugment.training.config import Config
+from particleaugment.training.moments import interval
 
 __all__ = ["epoch_seconds", "timed"]
 
@@ -22,7 +24,7 @@ def timed(seconds: dict[str, float], name: str) -> Iterator[None]:
 
 
 def epoch_seconds(config: Config, trained: int, tested: int, per_train: float, per_forward: float) -> float:
-    """Return what an epoch should take, evaluation and filter step included.
+    """Return what an epoch should take on average, its share of evaluations and filter steps included.
 
     Args:
         config: The run's configuration.
@@ -31,7 +33,8 @@ def epoch_seconds(config: Config, trained: int, tested: int, per_train: float, p
         per_train: Seconds to train on a sample.
         per_forward: Seconds of a sample's forward pass.
     """
-    epoch = trained * per_train + tested * per_forward
+    steps = len(batch_sizes(trained, config.batch_size))
+    epoch = trained * per_train + tested * per_forward / interval(config.evaluate_every, config.epochs, steps)
     if not config.searches or config.measure == "none":
         return epoch
     clone, measured = (
@@ -42,4 +45,4 @@ def epoch_seconds(config: Config, trained: int, tested: int, per_train: float, p
     else:
         step = config.clone_epochs * clone * per_train
         step += 2 * (config.num_particles + 1) * measured * per_forward
-    return epoch + step / config.every
+    return epoch + step / interval(config.every, config.epochs, steps)

@@ -14,6 +14,7 @@ from particleaugment.ops import OPS, named_set, nearest_name
 from particleaugment.policies import Policy, Schedule, load, parse
 from particleaugment.search import FilterSettings
 from particleaugment.strict_json import JSONError, clipped, parse_json, unprintable
+from particleaugment.training.moments import interval
 
 __all__ = ["Config", "ConfigError", "override", "settings_of"]
 
@@ -28,7 +29,7 @@ NORMALIZATIONS = ("data", "imagenet")
 # The most that a run could want; beyond it memory, or the generator's 32-bit epochs, would not hold out.
 _MOST = {
     "seed": (1 << 63) - 1, "image_size": 4096, "epochs": 10**6, "batch_size": 10**6,
-    "num_particles": 10**5, "clone_epochs": 1000, "every": 10**6, "warmup": 10**6,
+    "num_particles": 10**5, "clone_epochs": 1000, "warmup": 10**6,
 }  # fmt: skip
 _LONGEST_TEXT = 4096
 _USUAL_NAMES = {"lr": "learning_rate", "wd": "weight_decay", "bs": "batch_size", "batch": "batch_size"}
@@ -62,6 +63,8 @@ class Config:
         workers: Processes that decode them, or ``auto``.
         model: ``wrn-DEPTH-WIDTH``, ``shake-shake-DEPTH-2xWIDTHd``, ``resnet-18`` or ``resnet-50``.
         epochs: Length of the training run.
+        evaluate_every: Epochs from one evaluation to the next, or ``auto`` for every epoch, or about a hundred
+            evaluations where epochs are short; the last epoch is always evaluated.
         batch_size: Images a step, of all processes together; a single image that would be left over joins the last.
         learning_rate: That of the first epoch; it falls to 0 along a cosine.
         momentum: Momentum of SGD.
@@ -69,7 +72,8 @@ class Config:
         weight_decay: Weight decay of SGD.
         device: ``cpu``, ``cuda``, or ``auto`` for the GPU if there is one.
         precision: ``fp32``, ``tf32``, ``bf16``, or ``auto`` for bf16 where it is fast.
-        compile: Whether the network is compiled on a GPU.
+        compile: Whether the network is compiled on a GPU: ``true``, ``false``, or ``auto`` for runs that are long
+            enough to repay it.
         deterministic: Whether a GPU uses deterministic kernels only: slower, the same bits every time.
         sync_batchnorm: Whether batch norm normalises over the images of all GPUs.
         crop: Pixels of padding for a random crop; 0 for none.
@@ -94,6 +98,7 @@ class Config:
     model: str = "wrn-10-1"
 
     epochs: int = 250
+    evaluate_every: int | str = "auto"
     batch_size: int = 128
     learning_rate: float = 0.1
     momentum: float = 0.9
@@ -101,7 +106,7 @@ class Config:
     weight_decay: float = 5e-4
     device: str = "auto"
     precision: str = "auto"
-    compile: bool = True
+    compile: bool | str = "auto"
     deterministic: bool = False
     sync_batchnorm: bool = False
 
@@ -132,7 +137,7 @@ class Config:
     resampling: str = "systematic"
     reset_filter: bool = False
     gate_twice: bool = False
-    every: int = 1
+    every: int | str = "auto"
     warmup: int = 1
     clone_epochs: int = 1
     clone_size: int | float = 25600
@@ -164,6 +169,12 @@ class Config:
         for name, valid in choices.items():
             if getattr(self, name) not in valid:
                 raise ConfigError(f"{name} must be one of {', '.join(valid)}, got {getattr(self, name)!r}")
+        if isinstance(self.compile, str) and self.compile != "auto":
+            raise ConfigError(f"compile must be true, false or auto, got {self.compile!r}")
+        for name in ("evaluate_every", "every"):
+            value = getattr(self, name)
+            if value != "auto" and (isinstance(value, str) or not 1 <= value <= 10**6):
+                raise ConfigError(f"{name} must be auto, or a number of epochs from 1 to 1,000,000, got {value!r}")
         self._check_streaming()
         if self.sync_batchnorm and self.device == "cpu":
             raise ConfigError("sync_batchnorm works between GPUs only, and this run is on the CPU; leave it out")
@@ -241,9 +252,10 @@ class Config:
         prefix, separator, path = self.policy.partition(":")
         return path if separator and prefix in ("schedule", "file") else None
 
-    def filter_settings(self) -> FilterSettings:
-        """Return the search's settings."""
-        return FilterSettings(**{name: getattr(self, name) for name in FilterSettings.__dataclass_fields__})
+    def filter_settings(self, steps_per_epoch: int = 1) -> FilterSettings:
+        """Return the search's settings in a run whose epochs take so many steps."""
+        settings = {name: getattr(self, name) for name in FilterSettings.__dataclass_fields__}
+        return FilterSettings(**settings | {"every": interval(self.every, self.epochs, steps_per_epoch)})
 
     def fixed_policy(self, copy: Path | None = None) -> Policy:
         """Return the policy of a run without a search; of a file that it names, ``copy`` is read if it exists."""

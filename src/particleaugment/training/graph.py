@@ -46,7 +46,7 @@ class GraphTrainee:
         resample: Code of the default resampling filter.
         fill: Fill colour.
         autocast: Makes the context of forward passes.
-        compiled: Whether the network is compiled inside the graph.
+        forward: The network as steps of a whole batch call it, such as its compiled form; by default the model.
         say: Told, once, what could not be done and what is done instead.
     """
 
@@ -65,7 +65,7 @@ class GraphTrainee:
         resample: int,
         fill: tuple[int, int, int],
         autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
-        compiled: bool = True,
+        forward: Callable[[Tensor], Tensor] | None = None,
         say: Callable[[str], None] = print,
     ):
         self.model, self.optimizer = model, optimizer
@@ -84,10 +84,10 @@ class GraphTrainee:
         self._plain = FusedPipeline(Identity(), (height, width), device, seed, after=(normalize,), **options)
         self._order = torch.zeros(len(labels), dtype=torch.int64, device=device)
         self._position = torch.zeros((), dtype=torch.int64, device=device)
-        self._offsets = torch.arange(batch_size, device=device)
+        self._offsets = torch.arange(batch_size + 1, device=device)  # a last batch may hold one sample more
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
-        self._forward: Callable[[Tensor], Tensor] = torch.compile(model) if compiled else model
-        self._graph: torch.cuda.CUDAGraph | None = None
+        self._forward: Callable[[Tensor], Tensor] = model if forward is None else forward
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self._captured_policy: tuple[int, ...] | None = None
         self._capture_failed = False
 
@@ -114,20 +114,12 @@ class GraphTrainee:
         self._loss_sum.fill_(loss_sum)
         self.batches_done = start
         sizes = batch_sizes(len(ids), self.batch_size)
-        total, whole = len(sizes), sizes.count(self.batch_size)
-        replay = self._step_function() if whole > start else None
-        for number in range(start, whole):
-            assert replay is not None
-            replay()
-            self.batches_done = number + 1
-            if (number + 1) % _QUEUE == 0:
+        for number, size in enumerate(sizes[start:], start=start + 1):
+            self._step_function(size)()
+            self.batches_done = number
+            if number % _QUEUE == 0:
                 torch.cuda.current_stream().synchronize()
-            progress(phase, number + 1, total)
-        if start <= whole < total:
-            tail = self._order[whole * self.batch_size : len(ids)]
-            self._step(tail, self.model)
-            self.batches_done = total
-            progress(phase, total, total)
+            progress(phase, number, len(sizes))
         return self.loss_sum
 
     @property
@@ -171,11 +163,8 @@ class GraphTrainee:
 
     def _set_training_policy(self, policy: Policy) -> None:
         self._training.set_policy(policy)
-        tables = self._training.table_addresses()
-        if self._graph is not None and tables != self._captured_policy:
-            self._graph = None  # the captured launch reads tables that are no longer the policy's
-        if tables is None:
-            self._graph = None
+        if self._training.table_addresses() != self._captured_policy:
+            self._graphs.clear()  # the captured launches read tables that are no longer the policy's
 
     def _losses(self, inputs: Tensor, labels: Tensor, forward: Callable[[Tensor], Tensor]) -> Tensor:
         with self.autocast():
@@ -189,26 +178,28 @@ class GraphTrainee:
         self.optimizer.step()
         self._loss_sum += loss.detach().double() * len(ids)
 
-    def _whole_step(self) -> None:
-        ids = self._order[self._position + self._offsets]
-        self._position += self.batch_size
-        self._step(ids, self._forward)
+    def _next_step(self, size: int) -> None:
+        ids = self._order[self._position + self._offsets[:size]]
+        self._position += size
+        # Another size would be compiled for again, which a single small batch per epoch does not repay.
+        self._step(ids, self._forward if size == self.batch_size else self.model)
 
-    def _step_function(self) -> Callable[[], object]:
-        if self._graph is None and not self._capture_failed and self._training.table_addresses() is not None:
+    def _step_function(self, size: int) -> Callable[[], object]:
+        if size not in self._graphs and not self._capture_failed and self._training.table_addresses() is not None:
             stream = torch.cuda.current_stream()
             try:
-                self._capture()
+                self._capture(size)
             except Exception as error:
                 torch.cuda.set_stream(stream)  # a capture that fails leaves its own stream in place
                 self._capture_failed = True
+                self._graphs.clear()
                 self._forward = self.model
                 torch.cuda.synchronize()
                 first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
                 self.say(f"training step by step: this model cannot be captured in a CUDA graph ({first_line})")
-        return self._whole_step if self._graph is None else self._graph.replay
+        return self._graphs[size].replay if size in self._graphs else lambda: self._next_step(size)
 
-    def _capture(self) -> None:
+    def _capture(self, size: int) -> None:
         """Warm up (compiling on the way) and capture, and leave no trace in the network."""
         with self._undone():
             stream = torch.cuda.Stream()
@@ -218,15 +209,17 @@ class GraphTrainee:
                     for number in range(3):
                         self._position.zero_()
                         with _waiting_refused() if number == 2 else nullcontext():
-                            self._whole_step()
+                            self._next_step(size)
             finally:  # what was started must end before the network is put back
                 torch.cuda.current_stream().wait_stream(stream)
             self._position.zero_()
             self.optimizer.zero_grad(set_to_none=True)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                self._whole_step()
-        self._graph = graph
+            # Replays follow each other on one stream and hand nothing over, so they may share their memory.
+            pool = next((other.pool() for other in self._graphs.values()), None)
+            with torch.cuda.graph(graph, pool=pool):
+                self._next_step(size)
+        self._graphs[size] = graph
         self._captured_policy = self._training.table_addresses()
 
     @contextlib.contextmanager

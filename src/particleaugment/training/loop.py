@@ -22,14 +22,12 @@ def train(session: Session) -> bool:
     With a fixed policy there is no step 2, and this is plain training.
     """
     config = session.config
-    settings = config.filter_settings() if config.searches else None
     with session.display.live(config.epochs, session.position.epoch - 1):
         try:
             while session.position.epoch <= config.epochs:
                 session.train_epoch()
                 session.evaluate()
-                if settings is not None and settings.due(session.position.epoch, config.epochs):
-                    session.filter_step()
+                session.filter_step()
                 session.finish_epoch()
         except Stopped:
             session.save()

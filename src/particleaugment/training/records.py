@@ -103,13 +103,14 @@ def check_record(record: Any) -> None:
         raise RecordError("delta and standard_error must be of the same length")
 
 
-def parse_records(content: bytes) -> list[dict[str, Any]]:
+def parse_records(content: bytes, evaluate_every: int | str = 1) -> list[dict[str, Any]]:
     """Return the records of whole lines, or raise a RecordError that names line and field.
 
-    Epochs count up from 1; a filter step follows its epoch, and steps count up from 1 as well.
+    Epochs are ``evaluate_every`` apart, but for the last (for ``auto``, as far as the first is from the start). A
+    filter step follows its epoch, and steps count up from 1.
     """
     records: list[dict[str, Any]] = []
-    epoch, step, filtered = 0, 0, True
+    order = _Order(evaluate_every)
     lines = content.split(b"\n")
     for number, line in enumerate(lines[:-1] if lines[-1] == b"" else lines, start=1):
         try:
@@ -117,28 +118,43 @@ def parse_records(content: bytes) -> list[dict[str, Any]]:
                 raise RecordError("it does not end: the file is cut short")
             record = parse_json(line)
             check_record(record)
-            if record["kind"] == "epoch":
-                epoch, filtered = epoch + 1, False
-                if record["epoch"] != epoch:
-                    raise RecordError(f"epoch {epoch} should come here, got epoch {record['epoch']}")
-            else:
-                step += 1
-                if filtered or (record["epoch"], record["step"]) != (epoch, step):
-                    raise RecordError(
-                        f"filter step {record['step']} of epoch {record['epoch']} does not belong after "
-                        f"epoch {epoch} and step {step - 1}"
-                    )
-                filtered = True
+            order.follow(record)
         except (JSONError, RecordError) as error:
             raise RecordError(f"line {number}: {error}") from None
         records.append(record)
     return records
 
 
-def read_records(path: Path) -> list[dict[str, Any]]:
-    """Return the records of a file; none if there is no file."""
+class _Order:
+    """What has come so far, and with it what may come next."""
+
+    def __init__(self, evaluate_every: int | str) -> None:
+        self.interval = evaluate_every if isinstance(evaluate_every, int) else None
+        self.epoch, self.last = 0, False
+        self.step, self.step_epoch = 0, 0
+
+    def follow(self, record: dict[str, Any]) -> None:
+        epoch = record["epoch"]
+        if record["kind"] == "epoch":
+            self.interval = self.interval or epoch
+            expected = self.epoch + self.interval
+            if self.last or not max(self.epoch, self.step_epoch) < epoch <= expected:
+                raise RecordError(f"epoch {expected} should come here, got epoch {epoch}")
+            self.epoch, self.last = epoch, epoch < expected
+            return
+        missing = self.interval is not None and epoch >= self.epoch + self.interval
+        if record["step"] != self.step + 1 or epoch < self.epoch or epoch <= self.step_epoch or missing:
+            raise RecordError(
+                f"filter step {record['step']} of epoch {epoch} does not belong after epoch {self.epoch} and step "
+                f"{self.step}"
+            )
+        self.step, self.step_epoch = record["step"], epoch
+
+
+def read_records(path: Path, evaluate_every: int | str = 1) -> list[dict[str, Any]]:
+    """Return the records of a file, in the order that :func:`parse_records` wants; none if there is no file."""
     try:
-        return parse_records(read_file(path))
+        return parse_records(read_file(path), evaluate_every)
     except FileNotFoundError:
         return []
     except OSError as error:

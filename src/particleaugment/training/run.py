@@ -180,7 +180,7 @@ class RunFolder:
     def read_metrics(self) -> list[dict[str, Any]]:
         """Return the metrics so far, every field and their order checked."""
         try:
-            return read_records(self.metrics)
+            return read_records(self.metrics, self.config.evaluate_every)
         except RecordError as error:
             raise RunError(str(error)) from None
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from particleaugment.bench.timing import fastest
 from particleaugment.data import epoch_permutation
+from particleaugment.data.split import batch_sizes
 from particleaugment.policies import Policy, Schedule
 from particleaugment.policies.base import document, ops_of
 from particleaugment.probe import NonFiniteLoss
@@ -36,7 +37,9 @@ from particleaugment.training.data_checks import check_search, data_identity
 from particleaugment.training.display import Display
 from particleaugment.training.distributed import require_same
 from particleaugment.training.graph import GraphTrainee
+from particleaugment.training.moments import falls_on, interval
 from particleaugment.training.run import RunError, RunFolder
+from particleaugment.training.shared import SharedParts
 from particleaugment.training.stop import Stop
 from particleaugment.training.stream import StreamTrainee
 from particleaugment.training.weights import weights_file, weights_metadata
@@ -79,37 +82,51 @@ class Session:
         stop: Tells when the run is asked to stop.
         checkpoint_seconds: Least time between two checkpoints; one is always written when the run stops or ends.
         ranks: The processes that share the run; rank 0 alone touches its folder, and all call every method together.
+        shared: Data and networks that this process keeps from run to run; see :class:`SharedParts`.
+        extras: Whether to write the report and TensorBoard's events.
     """
 
     def __init__(
-        self, run: RunFolder, display: Display, stop: Stop, checkpoint_seconds: float = 5.0, ranks: Ranks | None = None
+        self,
+        run: RunFolder,
+        display: Display,
+        stop: Stop,
+        checkpoint_seconds: float = 5.0,
+        ranks: Ranks | None = None,
+        *,
+        shared: SharedParts | None = None,
+        extras: bool = True,
     ):
         config = run.config
         self.run, self.config, self.display, self.stop = run, config, display, stop
         self.checkpoint_seconds, self.ranks = checkpoint_seconds, ranks or Ranks()
         self._fixed: Policy | None = None if config.searches else self.ranks.everywhere(self._read_policy)
         ops = config.ops if self._fixed is None else ops_of(self._fixed)
-        parts = build(config, display.say, display.quiet, ops, self.ranks)
+        parts = build(config, display.say, display.quiet, ops, self.ranks, shared)
         self.data, self.samples, self.chosen = parts.data, parts.samples, parts.chosen
         self._evaluate, self._examples = parts.evaluate, parts.examples
         self.model, self.optimizer, self.trainee = parts.model, parts.optimizer, parts.trainee
+        steps_per_epoch = len(batch_sizes(len(self.samples), config.batch_size))
+        self.evaluate_every = interval(config.evaluate_every, config.epochs, steps_per_epoch)
+        self.filter_settings = config.filter_settings(steps_per_epoch) if config.searches else None
         self.search: ParticleAugment | None = None
         self.ranks.everywhere(self._make_search)
         self.position = Position()
         self.resumes = 0
         self._seconds: dict[str, float] = {}
         self._last_checkpoint = time.monotonic()
-        self._events = EventWriter(run.path)
+        self._extras = extras
+        self._events = EventWriter(run.path, extras)
 
     def _read_policy(self) -> Policy:
         return self.config.fixed_policy(self.run.given_policy)
 
     def _make_search(self) -> None:
         config = self.config
-        if config.searches:
+        if self.filter_settings is not None:
             before, after = always_on(config)
             self.search = ParticleAugment(
-                **vars(config.filter_settings()),
+                **vars(self.filter_settings),
                 seed=config.seed,
                 before=before,
                 after=after,
@@ -151,8 +168,11 @@ class Session:
         self.position.phase = EVALUATE
 
     def evaluate(self) -> None:
-        """Measure the network on the test set and write the epoch's record."""
+        """Measure the network on the test set and write the epoch's record, if the epoch is one to be evaluated."""
         if self.position.phase != EVALUATE:
+            return
+        if not falls_on(self.position.epoch, self.evaluate_every, self.config.epochs):
+            self.position.phase = FILTER
             return
         with self._timed("evaluate"):
             self.model.eval()
@@ -181,8 +201,8 @@ class Session:
         self.position.phase = FILTER
 
     def filter_step(self) -> None:
-        """Move the policy: one step of the particle filter, on a clone that is thrown away."""
-        if self.search is None:
+        """Move the policy: one step of the particle filter, if the epoch is one that a step follows."""
+        if self.search is None or not self.search.settings.due(self.position.epoch, self.config.epochs):
             return
         # The clone trains at the learning rate that the network will use next.
         self._set_learning_rate(learning_rate(self.config, self.position.epoch + 1))
@@ -213,9 +233,10 @@ class Session:
         self.ranks.on_first(self._write_results)
 
     def _write_results(self) -> None:
-        from particleaugment.report.page import write_report
+        if self._extras:
+            from particleaugment.report.page import write_report
 
-        write_report(self.run)
+            write_report(self.run)
         weights = {name: tensor.contiguous() for name, tensor in self.model.state_dict().items()}
         write_atomically(self.run.model, weights_file(weights, weights_metadata(self.config, self.data)))
         self._events.log_heat_map(self.config.epochs, self.current_policy())
