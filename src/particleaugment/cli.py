@@ -183,13 +183,13 @@ def policy_gallery(
 
 @app.command()
 def data(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="cifar10 or cifar100.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="mnist, fashion-mnist, cifar10 or cifar100.")],
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where its folder goes.")],
     quiet: Quiet = False,
 ) -> None:
     """Download a data set, or unpack its archive.
 
-    An archive that lies in DIR already is checked and unpacked.
+    An archive of CIFAR that is in DIR already is checked and unpacked.
     """
     with _clear_errors():
         from particleaugment.data.download import DownloadError, fetch

@@ -23,7 +23,7 @@ from particleaugment.training.run import RunError, RunFolder
 
 __all__ = ["Finding", "Verdict", "verify"]
 
-_CLASSES = {"digits": 10, "cifar10": 10, "cifar100": 100}
+_CLASSES = {"digits": 10, "mnist": 10, "fashion-mnist": 10, "cifar10": 10, "cifar100": 100}
 _LABEL = 12
 
 

@@ -29,13 +29,24 @@ def test_load_data_reads_cifar(tmp_path, monkeypatch, name):
     assert (held_out.mean, held_out.std) == (data.mean, data.std)
 
 
+def test_a_directory_below_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("ant", "bee"):
+        make_class(tmp_path / "data" / name, 10)
+    assert load_data("folder", "~/data", image_size=8).classes == ("ant", "bee")
+    assert load_data("folder:~/data", image_size=8).classes == ("ant", "bee")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"name": "cifar"}, "there is no data set 'cifar'; did you mean cifar10"),
-        ({"name": "zzz"}, "the data sets are digits, cifar10, cifar100, folder"),
+        ({"name": "zzz"}, "the data sets are digits, mnist, fashion-mnist, cifar10, cifar100, folder"),
         ({"name": "cifar10"}, "needs its directory, data_dir=DIR; 'particleaugment data cifar10 DIR' downloads it"),
         ({"name": "cifar100:"}, "needs its directory, data_dir=DIR; 'particleaugment data cifar100 DIR' downloads it"),
+        ({"name": "mnist"}, "needs its directory, data_dir=DIR; 'particleaugment data mnist DIR' downloads it"),
+        ({"name": "mnist", "directory": "a", "image_size": 28}, "the images of 'mnist' are 32x32, not 28"),
+        ({"name": "fashion"}, "did you mean fashion-mnist"),
         ({"name": "folder"}, "needs data_dir, a directory with one sub-folder of images per class"),
         ({"name": "folder:a", "directory": "b"}, "two directories, a and b"),
         ({"name": "digits", "directory": "b"}, "come with the package"),

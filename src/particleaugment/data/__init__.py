@@ -1,11 +1,13 @@
 """Data sets as tensors, and keyed ways to split and order them."""
 
 import os
+from pathlib import Path
 
 from particleaugment.data.cifar import load_cifar10, load_cifar100
 from particleaugment.data.dataset import ImageData, channel_statistics, hold_out
 from particleaugment.data.digits import load_digits
 from particleaugment.data.folder import FolderDataset, folder_statistics, load_folder
+from particleaugment.data.idx import load_fashion_mnist, load_mnist
 from particleaugment.data.listing import ImageList, list_folder
 from particleaugment.data.split import (
     disjoint_stratified_subsets,
@@ -30,12 +32,14 @@ __all__ = [
     "load_cifar100",
     "load_data",
     "load_digits",
+    "load_fashion_mnist",
     "load_folder",
+    "load_mnist",
     "stratified_subset",
     "train_validation_split",
 ]
 
-DATA_SETS = ("digits", "cifar10", "cifar100", "folder")
+DATA_SETS = ("digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "folder")
 """The names that :func:`load_data` takes."""
 
 FOLDER_SIZE = 64
@@ -75,7 +79,8 @@ def load_data(
             raise ValueError(f"the data set {name!r} is given two directories, {rest} and {directory}; name one")
         directory = rest
     _check_request(name, directory, image_size)
-    return hold_out(_load(name, directory, image_size, quiet), validation, seed)
+    place = None if directory is None else Path(directory).expanduser()
+    return hold_out(_load(name, place, image_size, quiet), validation, seed)
 
 
 def _check_request(name: str, directory: str | os.PathLike[str] | None, image_size: int | None) -> None:
@@ -83,7 +88,7 @@ def _check_request(name: str, directory: str | os.PathLike[str] | None, image_si
         raise ValueError(f"the digits come with the package; leave the directory {directory} out")
     if name == "folder" and directory is None:
         raise ValueError("the data set 'folder' needs data_dir, a directory with one sub-folder of images per class")
-    if name.startswith("cifar") and directory is None:
+    if name not in ("digits", "folder") and directory is None:
         raise ValueError(
             f"the data set {name!r} needs its directory, data_dir=DIR; 'particleaugment data {name} DIR' downloads it"
         )
@@ -91,11 +96,15 @@ def _check_request(name: str, directory: str | os.PathLike[str] | None, image_si
         raise ValueError(f"the images of {name!r} are 32x32, not {image_size}; leave image_size out")
 
 
-def _load(name: str, directory: str | os.PathLike[str] | None, image_size: int | None, quiet: bool) -> ImageData:
+def _load(name: str, directory: Path | None, image_size: int | None, quiet: bool) -> ImageData:
     if directory is None:
         return load_digits()
-    if name == "cifar10":
-        return load_cifar10(directory)
-    if name == "cifar100":
-        return load_cifar100(directory)
+    readers = {
+        "mnist": load_mnist,
+        "fashion-mnist": load_fashion_mnist,
+        "cifar10": load_cifar10,
+        "cifar100": load_cifar100,
+    }
+    if name in readers:
+        return readers[name](directory)
     return load_folder(directory, FOLDER_SIZE if image_size is None else image_size, quiet=quiet)

@@ -1,60 +1,52 @@
-"""Fetch CIFAR-10 and CIFAR-100 from their home page: resumable, checked before it is unpacked, never half there."""
+"""Fetch data sets from their home pages: resumable, checked before they are used, never half there."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import hashlib
-import http.client
 import os
 import shutil
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from io import FileIO
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from types import MappingProxyType
 
 from particleaugment.data.archive import ArchiveError, unpack
 from particleaugment.data.cifar import CIFAR10, CIFAR100, Layout, check_sizes
-from particleaugment.data.progress import progress_bar
+from particleaugment.data.idx import FASHION_MNIST, FILES, MNIST, IdxLayout, find_named_folder, read_files
+from particleaugment.data.transfer import DownloadError, PublishedFile, Transfer, complaint_about, part_file
 from particleaugment.ops import nearest_name
 
-__all__ = ["ARCHIVES", "Archive", "DownloadError", "fetch"]
-
-_CHUNK = 1 << 18
-_TIMEOUT = 30.0
-
-
-class DownloadError(RuntimeError):
-    """A data set cannot be downloaded or unpacked."""
+__all__ = ["ARCHIVES", "FILE_SETS", "Archive", "DownloadError", "FileSet", "PublishedFile", "fetch"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Archive:
-    """A data set's published archive.
-
-    Attributes:
-        layout: What it unpacks to.
-        url: Its address.
-        md5: Its published checksum, in hexadecimal.
-        size: Its length in bytes.
+class Archive(PublishedFile):
+    """A data set's published archive; its layout is what it unpacks to.
 
     >>> ARCHIVES["cifar10"].file_name
     'cifar-10-binary.tar.gz'
     """
 
     layout: Layout
-    url: str
-    md5: str
-    size: int
 
     @property
-    def file_name(self) -> str:
-        """The last part of the address."""
-        return PurePosixPath(self.url).name
+    def described(self) -> str:
+        """What it is, in words."""
+        return f"the archive of {self.layout.title}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileSet:
+    """A data set that is published as several files, which stay as they are.
+
+    Attributes:
+        layout: The data set.
+        files: Its files.
+    """
+
+    layout: IdxLayout
+    files: tuple[PublishedFile, ...]
 
 
 _HOME = "https://www.cs.toronto.edu/~kriz"
@@ -74,27 +66,61 @@ ARCHIVES: Mapping[str, Archive] = MappingProxyType(
         ),
     }
 )
-"""What can be fetched, by name."""
+"""The data sets that are published as one archive, by name."""
+
+
+def _file_set(layout: IdxLayout, home: str, *published: tuple[str, int]) -> FileSet:
+    return FileSet(
+        layout=layout,
+        files=tuple(
+            PublishedFile(layout=layout, url=f"{home}/{name}.gz", md5=md5, size=size)
+            for name, (md5, size) in zip(FILES, published, strict=True)
+        ),
+    )
+
+
+FILE_SETS: Mapping[str, FileSet] = MappingProxyType(
+    {
+        "mnist": _file_set(
+            MNIST,
+            "https://ossci-datasets.s3.amazonaws.com/mnist",
+            ("f68b3c2dcbeaaa9fbdd348bbdeb94873", 9_912_422),
+            ("d53e105ee54ea40749a09fcbcd1e9432", 28_881),
+            ("9fb629c4189551a2d022fa330f9573f3", 1_648_877),
+            ("ec29112dd5afa0611ce80d1b7f02629c", 4_542),
+        ),
+        "fashion-mnist": _file_set(
+            FASHION_MNIST,
+            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+            ("8d4fb7e6c68d591d4c3dfef9ec88bf0d", 26_421_880),
+            ("25c81989df183df01b3e8a0aad5dffbe", 29_515),
+            ("bef4ecab320f06d8554ea6380940ec79", 4_422_102),
+            ("bb300cfdad3c16e7a12a480ee83cd310", 5_148),
+        ),
+    }
+)
+"""Those that are published as several files, by name."""
 
 
 def fetch(
     name: str,
     directory: str | os.PathLike[str],
     *,
-    archive: Archive | None = None,
+    archive: Archive | FileSet | None = None,
     quiet: bool = False,
     tries: int = 3,
     pause: float = 1.0,
 ) -> Path:
-    """Make sure that a data set lies in a directory, downloading it if need be, and return its folder.
+    """Make sure that a data set is in a directory, downloading it if need be, and return its folder.
 
-    An archive that lies in the directory already is used, and kept. A download that breaks off leaves a ``.part`` file,
-    from which the next call goes on. The data set's folder appears in one move, when all of it is there and checked.
+    An archive that is in the directory already is used, and kept. A download that breaks off leaves a ``.part`` file,
+    or a ``.part`` folder where a data set has several files, from which the next call resumes. The data set's folder
+    appears in one move, when all of it is there and checked.
 
     Args:
-        name: ``cifar10`` or ``cifar100``.
+        name: ``mnist``, ``fashion-mnist``, ``cifar10`` or ``cifar100``.
         directory: Where the folder goes; it is made if need be.
-        archive: Another archive than the published one of that name.
+        archive: Another archive, or other files, than the published ones of that name.
         quiet: Show no progress bar (there is none either where the output is not a terminal).
         tries: How often a connection that breaks off is taken up again before giving up.
         pause: Seconds between tries.
@@ -105,11 +131,18 @@ def fetch(
     ValueError: there is no data set 'cifar11' to download; did you mean cifar10?
     """
     if archive is None:
-        if name not in ARCHIVES:
-            hint = nearest_name(name, ARCHIVES) or f"; there are {', '.join(ARCHIVES)}"
+        published: dict[str, Archive | FileSet] = {**FILE_SETS, **ARCHIVES}
+        if name not in published:
+            hint = nearest_name(name, published) or f"; there are {', '.join(published)}"
             raise ValueError(f"there is no data set {name!r} to download{hint}")
-        archive = ARCHIVES[name]
-    directory = Path(directory)
+        archive = published[name]
+    directory, transfer = Path(directory), Transfer(quiet, tries, pause)
+    if isinstance(archive, FileSet):
+        return _fetch_files(archive, directory, transfer)
+    return _fetch_archive(archive, directory, transfer)
+
+
+def _fetch_archive(archive: Archive, directory: Path, transfer: Transfer) -> Path:
     final = directory / archive.layout.folder
     if final.exists():
         try:
@@ -120,7 +153,7 @@ def fetch(
     own = directory / archive.file_name
     if own.exists():
         with FileIO(own) as file:
-            complaint = _complaint(file, archive)
+            complaint = complaint_about(file, archive)
         if complaint:
             raise DownloadError(f"{own} {complaint}; remove it and try again")
         try:
@@ -128,12 +161,10 @@ def fetch(
         except ArchiveError as error:
             raise DownloadError(f"{own} is not unpacked: {error}; remove it and try again") from None
     part = own.with_name(own.name + ".part")
-    with _part_file(part) as file:
-        try:
-            _download(file, archive, directory, quiet, tries, pause)
-        except OSError as error:
-            raise DownloadError(f"{part} cannot be written: {error.strerror or error}") from None
-        complaint = _complaint(file, archive)
+    by_hand = f"put that archive or its unpacked folder {archive.layout.folder} into {directory} yourself"
+    with part_file(part) as file:
+        transfer.complete(file, part, archive, by_hand)
+        complaint = complaint_about(file, archive)
         try:
             if not complaint:
                 _unpack(part, archive, final)
@@ -145,125 +176,42 @@ def fetch(
     return final
 
 
-@contextlib.contextmanager
-def _part_file(part: Path) -> Iterator[FileIO]:
-    """Open a file to download to, locked against a second download; if it ends up empty, nothing of it stays."""
-    made = [folder for folder in part.parents if not folder.exists()]
-    part.parent.mkdir(parents=True, exist_ok=True)
-    # Without a buffer: what a full disk did not take must not be tried again when the file is closed.
-    with FileIO(os.open(part, os.O_RDWR | os.O_CREAT, 0o666), "r+") as file:
-        _lock(file, part)
-        try:
-            yield file
-        finally:
-            if file.seek(0, os.SEEK_END) == 0:
-                part.unlink(missing_ok=True)
-                with contextlib.suppress(OSError):
-                    for folder in made:
-                        folder.rmdir()
-
-
-def _lock(file: FileIO, part: Path) -> None:
-    try:
-        import fcntl
-    except ImportError:  # no such lock on this system
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise DownloadError(f"{part} is being downloaded by another process; wait for it or stop it") from None
-    except OSError:  # a file system without locks
-        return
-
-
-def _download(file: FileIO, archive: Archive, directory: Path, quiet: bool, tries: int, pause: float) -> None:
-    """Complete the file, going on from what it holds."""
-    for attempt in range(max(1, tries)):
-        have = file.seek(0, os.SEEK_END)
-        if have == archive.size:
-            return
-        if have > archive.size:
-            have = file.truncate(0)
-        if attempt:
-            time.sleep(pause)
-        try:
-            with _request(archive, have) as response:
-                _receive(response, file, archive, have, quiet)
-            return
-        except urllib.error.HTTPError as error:
-            error.close()
-            failure = f"the server answers {error.code} {error.reason}"
-            if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
+def _fetch_files(published: FileSet, directory: Path, transfer: Transfer) -> Path:
+    layout = published.layout
+    if (there := _fetched_files(layout, directory)) is not None:
+        return there
+    final = directory / layout.name
+    part = directory / f"{layout.name}.part"
+    by_hand = f"put the files of {layout.title} into {final} yourself"
+    with contextlib.ExitStack() as held:
+        files = [held.enter_context(part_file(part / file.file_name)) for file in published.files]
+        # Another process may have completed the folder just before the locks were free.
+        if (there := _fetched_files(layout, directory)) is not None:
+            return there
+        for file, wanted in zip(files, published.files):
+            transfer.complete(file, part / wanted.file_name, wanted, by_hand)
+            if complaint := complaint_about(file, wanted):
                 file.truncate(0)
-            elif error.code < 500:
-                break
-        except urllib.error.URLError as error:
-            failure = str(getattr(error.reason, "strerror", None) or error.reason)
-            if attempt == 0:  # there is no connection at all
-                break
-        except _BrokenOff as error:
-            failure = str(error)
-    again = " to go on from what has arrived" if file.seek(0, os.SEEK_END) else ""
-    raise DownloadError(
-        f"{archive.url} cannot be downloaded: {failure}; try again{again}, or put that archive or its unpacked folder "
-        f"{archive.layout.folder} into {directory} yourself"
-    )
+                raise DownloadError(f"what {wanted.url} sent {complaint}; it is thrown away, try again")
+        try:
+            os.rename(part, final)
+        except OSError as error:
+            raise DownloadError(f"{part} cannot be moved to {final}: {error.strerror}") from None
+    return final
 
 
-class _BrokenOff(Exception):
-    pass
-
-
-def _request(archive: Archive, have: int) -> http.client.HTTPResponse:
-    request = urllib.request.Request(archive.url, headers={"User-Agent": "particleaugment"})
-    if have:
-        request.add_header("Range", f"bytes={have}-")
+def _fetched_files(layout: IdxLayout, directory: Path) -> Path | None:
+    """Return the folder of a data set that is there already, checked."""
+    folder, final = find_named_folder(layout, directory), directory / layout.name
+    if folder is None:
+        if final.exists() and not (final.is_dir() and not any(final.iterdir())):
+            raise DownloadError(f"{final} is there, but not with the files of {layout.title}; move it and try again")
+        return None
     try:
-        return urllib.request.urlopen(request, timeout=_TIMEOUT)  # type: ignore[no-any-return]
-    except urllib.error.URLError:
-        raise
-    except (OSError, http.client.HTTPException) as error:
-        raise _BrokenOff(str(error) or type(error).__name__) from None
-
-
-def _receive(response: http.client.HTTPResponse, file: FileIO, archive: Archive, have: int, quiet: bool) -> None:
-    if response.status != http.client.PARTIAL_CONTENT:
-        have = 0  # a server that cannot go on sends everything
-    elif not response.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
-        raise DownloadError(f"{archive.url} answers with another range than was asked for; remove the .part file")
-    length = response.headers.get("Content-Length", "")
-    if length.isdigit() and have + int(length) != archive.size:
-        raise DownloadError(
-            f"{archive.url} offers {have + int(length):,} bytes, but the archive of {archive.layout.title} has "
-            f"{archive.size:,}; a proxy or a moved page may be answering in its place"
-        )
-    file.seek(have)
-    file.truncate()
-    with progress_bar(archive.file_name, archive.size, done=have, as_bytes=True, quiet=quiet) as update:
-        while have < archive.size:
-            try:
-                block = response.read(min(_CHUNK, archive.size - have))
-            except (OSError, http.client.HTTPException) as error:
-                raise _BrokenOff(str(error) or type(error).__name__) from None
-            if not block:
-                raise _BrokenOff(f"the connection broke off after {have:,} of {archive.size:,} bytes")
-            if file.write(block) < len(block):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            have += len(block)
-            update(have)
-
-
-def _complaint(file: FileIO, archive: Archive) -> str:
-    """Return what is wrong with an archive, or nothing."""
-    size = file.seek(0, os.SEEK_END)
-    if size != archive.size:
-        verdict = "truncated" if size < archive.size else "too long"
-        return f"is {verdict}: it has {size:,} bytes and must have {archive.size:,}"
-    file.seek(0)
-    checksum = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-    if checksum != archive.md5:
-        return f"has the checksum {checksum}, but {archive.layout.title}'s published one is {archive.md5}"
-    return ""
+        read_files(layout, folder)
+    except ValueError as error:
+        raise DownloadError(f"{error}, or remove {folder} and try again") from None
+    return folder
 
 
 def _unpack(path: Path, archive: Archive, final: Path) -> Path:

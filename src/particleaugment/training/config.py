@@ -53,7 +53,7 @@ class Config:
     Attributes:
         recipe: Name of the recipe.
         seed: Seed of everything random.
-        data: ``digits``, ``cifar10``, ``cifar100`` or ``folder``.
+        data: ``digits``, ``mnist``, ``fashion-mnist``, ``cifar10``, ``cifar100`` or ``folder``.
         data_dir: Where the data lie.
         image_size: Height and width of a folder's images; 0 is 64.
         validation: Training images, as a number or a fraction, that stand in for the test set; 0 keeps the test set.
