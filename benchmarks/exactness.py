@@ -20,7 +20,7 @@ from common import write
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "exact"))
 
-from cases import GEOMETRIC, NAMES, SIZES, Tally, chains, singles  # type: ignore[import-not-found]
+from cases import GEOMETRIC, SIZES, Tally, chains, names_for, singles  # type: ignore[import-not-found]
 
 EXECUTORS = ("native", "batch", "pil")
 SINGLES = dict(zip(SIZES, (400, 400, 400, 400, 60, 6)))
@@ -31,7 +31,7 @@ def cases(seed: int) -> Iterator[Any]:
     """Yield cases without end; every round has all ops, filters and sizes, and draws anew."""
     while True:
         for size in SIZES:
-            for name in NAMES:
+            for name in names_for(*size):
                 for code in range(3) if name in GEOMETRIC else (1,):
                     yield singles(name, code, *size, SINGLES[size], seed=seed)
             for slots in range(1, 7):

@@ -99,7 +99,7 @@ def test_the_page_of_ops_says_what_the_table_says():
         (
             op.name,
             op.unit or "–",
-            f"{op.low:g} to {op.high:g}" if op.takes_argument else "",
+            op.valid,
             "yes" if op.signed else "",
             "always" if op.name == "Identity" else "" if op.neutral is None else f"{op.neutral:g}",
         )

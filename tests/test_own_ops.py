@@ -284,5 +284,6 @@ def test_the_named_op_sets():
     assert set(pa.ops.AUTOAUGMENT_OPS) == {*pa.OPS, "Invert", "Cutout"} - {"Identity", "SolarizeAdd"}
     assert pa.parse("rand-m9").ops == pa.ops.AUTHORS_OPS
     assert pa.ops.OP_SETS["paper"] == pa.OPS
+    assert pa.ops.OP_SETS["no-up"] == (*pa.OPS, "FlipX", "FlipY", "Rotate90")
     with pytest.raises(TypeError):
         pa.ops.OP_SETS["mine"] = ("Rotate",)

@@ -124,6 +124,7 @@ def test_op_sets_by_name():
     assert config_of("ops=authors").ops == pa.ops.AUTHORS_OPS
     assert config_of("ops=autoaugment", "semantics=autoaugment-original", "m=3").ops == pa.ops.AUTOAUGMENT_OPS
     assert config_of("ops=paper").ops == pa.OPS
+    assert config_of("ops=no-up").ops == (*pa.OPS, "FlipX", "FlipY", "Rotate90")
     with pytest.raises(ConfigError, match="does not define Cutout; these do: autoaugment-original, fast-autoaugment"):
         config_of("ops=autoaugment")
 

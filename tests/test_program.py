@@ -1,5 +1,6 @@
 import dataclasses
 import math
+import re
 
 import pytest
 import torch
@@ -21,8 +22,8 @@ def test_the_ops_and_their_order():
         "Identity", "AutoContrast", "Equalize", "Rotate", "Solarize", "SolarizeAdd", "Color", "Contrast", "Brightness",
         "Sharpness", "ShearX", "ShearY", "TranslateX", "TranslateY", "Posterize",
     )  # fmt: skip
-    assert [op.name for op in ops.TABLE] == [*pa.OPS, "Invert", "Cutout"]
-    assert [op.index for op in ops.TABLE] == list(range(17))
+    assert [op.name for op in ops.TABLE] == [*pa.OPS, "Invert", "Cutout", "FlipX", "FlipY", "Rotate90"]
+    assert [op.index for op in ops.TABLE] == list(range(20))
 
 
 @pytest.mark.parametrize(
@@ -46,11 +47,32 @@ def test_ranges_of_arguments(names, low, high):
                 ops.check_argument(op, outside)
 
 
+@pytest.mark.parametrize("value", [90, 180, 270])
+def test_rotate_90_takes_quarter_turns(value):
+    rotate_90 = ops.lookup("Rotate90")
+    assert ops.check_argument(rotate_90, value) == value
+    assert program([[rotate_90.index]], [[float(value)]]).describe(0) == [("Rotate90", float(value))]
+
+
+@pytest.mark.parametrize(
+    "value", [0.0, -90.0, 45.0, 135.0, 360.0, math.nextafter(90, 91), math.nextafter(180, 0), math.nextafter(270, 300)]
+)
+def test_rotate_90_takes_nothing_else(value):
+    rotate_90 = ops.lookup("Rotate90")
+    message = re.escape(f"Rotate90 takes 90, 180 or 270 (degrees, counter-clockwise), got {value!r}")
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        ops.check_argument(rotate_90, value)
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        pa.Program.from_ops([[("Rotate90", value)]])
+    with pytest.raises(ValueError, match=f"^image 1, slot 1: {message}$"):
+        program([[3, 17], [18, rotate_90.index]], [[1.0, 0.0], [0.0, value]])
+
+
 @pytest.mark.parametrize("op", ops.TABLE, ids=lambda op: op.name)
 def test_a_neutral_argument_changes_nothing(op):
     images = torch.randint(0, 256, (1, 3, 9, 7), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
     if op.neutral is None:
-        assert op.name in ("AutoContrast", "Equalize", "Invert", "Cutout")
+        assert op.name in ("AutoContrast", "Equalize", "Invert", "Cutout", "FlipX", "FlipY", "Rotate90")
         return
     for executor in ("native", "batch", "pil"):
         unchanged = pa.apply(images, pa.Program.from_ops([[(op.name, op.neutral)]]), executor)

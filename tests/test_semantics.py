@@ -17,6 +17,7 @@ TIMM_GEOMETRY = {
     "TranslateX": {0: 0, 2: 0.09, 4: 0.18, 10: 0.45, -10: -0.45},
     "TranslateY": {1: 0.045, 6: 0.27, -3: -0.135},
     "SolarizeAdd": {0: 0, 0.5: 5, 1: 11, 2.5: 27, 3: 33, 7: 77, 9: 99, 10: 110},
+    "Rotate90": {0: 90, 6: 90, -6: 270, 6.6: 90, 20 / 3: 180, -20 / 3: 180, 7: 180, -7: 180, 10: 180},
 }
 TIMM_FALLING = {
     "Color": {0: 0.1, 1: 0.28, 3: 0.64, 5: 1.0, 10: 1.9, -3: 0.64},
@@ -25,7 +26,8 @@ TIMM_FALLING = {
     "Sharpness": {0.5: 0.19, 7: 1.36},
     "Solarize": {0: 0, 1: 25, 3: 76, 5: 128, 7: 179, 9: 230, 10: 256},
 }
-TORCHVISION = {
+TURNS_OF_30 = {"Rotate90": {0: 90, 1: 90, -1: 270, 19: 90, -19: 270, 20: 180, -20: 180, 30: 180, -30: 180}}
+TORCHVISION = TURNS_OF_30 | {
     "Posterize": {0: 8, 3: 8, 4: 7, 9: 7, 11: 7, 12: 6, 15: 6, 18: 6, 19: 5, 26: 5, 27: 4, 30: 4},
     "Solarize": {0: 255, 9: 178.5, 15: 127.5, 29: 8.5, 30: 0},
     "Rotate": {0: 0, 1: 1, 9: 9, 30: 30, -15: -15},
@@ -54,6 +56,7 @@ TABLE = {
     "timm-research": TIMM_GEOMETRY | TIMM_FALLING | {"Posterize": {0: 4, 2: 4, 3: 3, 5: 2, 7: 2, 8: 1, 9: 1, 10: 0}},
     "torchvision": TORCHVISION,
     "torchvision-autoaugment": {
+        "Rotate90": {0: 90, 5: 90, -5: 270, 5.9: 90, 6: 180, -6: 180, 9: 180},
         "Posterize": {0: 8, 1: 8, 2: 7, 3: 7, 4: 6, 5: 6, 6: 5, 7: 5, 8: 4, 9: 4},
         "Solarize": {0: 255, 2: 255 - 170 / 3, 3: 170, 6: 85, 8: 85 / 3, 9: 0},
         "Rotate": {0: 0, 3: 10, 9: 30, -6: -20},
@@ -66,7 +69,8 @@ TABLE = {
         "Brightness": {9: 1.9},
         "Sharpness": {5: 1.5, -5: 0.5},
     },
-    "trivial-wide": {
+    "trivial-wide": TURNS_OF_30
+    | {
         "Posterize": {0: 8, 2: 8, 3: 7, 7: 7, 8: 6, 10: 6, 15: 5, 30: 2},
         "Solarize": {0: 255, 10: 170, 15: 127.5, 30: 0},
         "Rotate": {0: 0, 1: 4.5, 10: 45, 30: 135, -20: -90},
@@ -79,7 +83,8 @@ TABLE = {
         "Brightness": {1: 1.033, -1: 0.967},
         "Sharpness": {30: 1.99},
     },
-    "trivial-standard": {
+    "trivial-standard": TURNS_OF_30
+    | {
         "Posterize": {0: 8, 7: 8, 8: 7, 14: 7, 15: 6, 22: 6, 23: 5, 29: 5, 30: 4},
         "Solarize": {0: 256, 1: 248, 10: 171, 15: 128, 30: 0},
         "Rotate": {0: 0, 7: 7, 30: 30, -29: -29},
@@ -93,6 +98,7 @@ TABLE = {
         "Sharpness": {20: 1.3},
     },
     "autoaugment-original": {
+        "Rotate90": {0: 90, 6: 90, -6: 270, 7: 180, -7: 180, 10: 180},
         "Posterize": {0: 4, 2: 4, 3: 3, 5: 2, 7: 2, 8: 1, 9: 1, 10: 0},
         "Solarize": {0: 256, 1: 231, 3: 180, 5: 128, 9: 26, 10: 0},
         "Rotate": {0: 0, 1: 3, 7: 21, 0.5: 1, -9: -27},
@@ -107,6 +113,7 @@ TABLE = {
         "Cutout": {0: 0, 1: 2 / 32, 4: 8 / 32, 4.4: 8 / 32, 10: 20 / 32},
     },
     "fast-autoaugment": {
+        "Rotate90": {0: 90, 0.5: 90, -0.5: 270, 0.66: 90, -0.66: 270, 2 / 3: 180, 0.67: 180, -0.67: 180, 1: 180},
         "Posterize": {0: 4, 0.24: 4, 0.25: 5, 0.5: 6, 0.99: 7, 1: 8},
         "Solarize": {0: 0, 0.3: 76.8, 0.5: 128, 1: 256},
         "Rotate": {0: -30, 0.25: -15, 0.5: 0, 1: 30, -0.25: 15, -1: -30},
@@ -137,7 +144,7 @@ def test_hand_computed_arguments(name, op):
 
 
 @pytest.mark.parametrize("name", TABLE)
-@pytest.mark.parametrize("op", ["Identity", "AutoContrast", "Equalize", "Invert"])
+@pytest.mark.parametrize("op", ["Identity", "AutoContrast", "Equalize", "Invert", "FlipX", "FlipY"])
 def test_ops_without_an_argument_have_0(name, op):
     assert semantics.get(name).argument(op, 7, sign=-1) == 0
 
@@ -215,7 +222,7 @@ def test_a_level_that_is_itself_rounded_still_reaches_its_whole_number():
 @pytest.mark.parametrize("size", [(1, 1), (8, 8), (32, 32), (48, 64), (8192, 3)])
 def test_a_batch_of_arguments_is_valid_and_equals_single_ones(name, size):
     table = semantics.get(name)
-    ops = tuple(table.rules)
+    ops = tuple(op for op in table.rules if op != "Rotate90" or size[0] == size[1])
     levels = torch.linspace(0, table.top, 31, dtype=torch.float64)
     choice = torch.arange(len(ops)).repeat_interleave(31 * 2)
     levels, signs = levels.repeat(2 * len(ops)), torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(31 * len(ops))
@@ -226,6 +233,37 @@ def test_a_batch_of_arguments_is_valid_and_equals_single_ones(name, size):
     index = torch.tensor(pa.ops.op_indices(ops))[choice].unsqueeze(1)
     patch = torch.zeros(*index.shape, 5, dtype=torch.int64)
     pa.Program(index, arguments.unsqueeze(1), patch=patch)  # refuses an argument out of range
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_every_semantics_defines_flips_and_turns(name):
+    assert {"FlipX", "FlipY", "Rotate90"} <= set(semantics.get(name).rules)
+
+
+def test_turns_stay_half_turns_beyond_the_top_level():
+    assert [semantics.get("timm").argument("Rotate90", level, sign) for level in (15, 30) for sign in (1, -1)] == [
+        180
+    ] * 4
+
+
+def test_turns_need_square_images():
+    with pytest.raises(ValueError, match="Rotate90 takes square images, got 32x48 pixels"):
+        semantics.get("timm").argument("Rotate90", 3, size=(32, 48))
+
+
+def test_the_three_turns_are_about_equally_likely_under_trivial_augment():
+    program = pa.TrivialAugment(ops=("Rotate90",)).sample(torch.arange(31_000))
+    turns, counts = program.arg.unique(return_counts=True)
+    assert turns.tolist() == [90, 180, 270]
+    # 20 of the 31 levels are quarter turns, half of them in each direction; the deviations are under 100.
+    for count, levels in zip(counts.tolist(), (10, 11, 10)):
+        assert abs(count - 1000 * levels) < 400
+
+
+def test_the_kernels_tables_hold_both_directions():
+    plan = plan_of(pa.RandAugment(n=2, m=5, ops=("FlipX", "Rotate90", "FlipY")), (32, 32))
+    assert plan.table_op.tolist() == [17, 19, 18]
+    assert plan.table_arg.tolist() == [[0, 0], [90, 270], [0, 0]]
 
 
 def test_a_semantics_does_not_define_every_op():

@@ -114,9 +114,9 @@ class Augment(nn.Module):
         ids = ids.to(images.device, non_blocking=True)
         height, width = images.shape[-2:]
         epoch = self.epoch
+        program = self.policy.sample(ids, epoch, self.seed, (height, width))
         for transform in self.before:
             images = transform(images, ids, epoch, self.seed)
-        program = self.policy.sample(ids, epoch, self.seed, (height, width))
         images = apply(images, program, self.executor, self.resample, self.fill)
         for transform in self.after:
             images = transform(images, ids, epoch, self.seed)

@@ -17,8 +17,8 @@ from particleaugment.ops import lookup
 
 __all__ = ["Affine", "affine", "blend_factor", "luminance", "patch_colours", "pixels_shifted", "pointwise_table"]
 
-ROTATE, SHEAR_X, SHEAR_Y, TRANSLATE_X, TRANSLATE_Y = (
-    lookup(name).index for name in ("Rotate", "ShearX", "ShearY", "TranslateX", "TranslateY")
+ROTATE, SHEAR_X, SHEAR_Y, TRANSLATE_X, TRANSLATE_Y, ROTATE_90 = (
+    lookup(name).index for name in ("Rotate", "ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate90")
 )
 SOLARIZE, SOLARIZE_ADD, POSTERIZE, INVERT = (
     lookup(name).index for name in ("Solarize", "SolarizeAdd", "Posterize", "Invert")
@@ -118,7 +118,7 @@ def affine(op: Tensor, arg: Tensor, height: int, width: int) -> Affine:
     matrix[:, 2] = torch.where(op == TRANSLATE_X, pixels_shifted(arg, width), 0.0)
     matrix[:, 5] = torch.where(op == TRANSLATE_Y, pixels_shifted(arg, height), 0.0)
     turn = torch.full_like(op, -1)
-    rotated = (op == ROTATE).nonzero().squeeze(-1)
+    rotated = ((op == ROTATE) | (op == ROTATE_90)).nonzero().squeeze(-1)
     if rotated.numel():
         matrix[rotated], turn[rotated] = _rotation(arg[rotated], height, width)
     return Affine(matrix, turn)

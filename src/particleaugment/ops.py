@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AUTHORS_OPS",
     "AUTOAUGMENT_OPS",
+    "NO_UP_OPS",
     "OPS",
     "OP_SETS",
     "TABLE",
@@ -34,6 +35,7 @@ __all__ = [
     "by_index",
     "check",
     "check_argument",
+    "check_size",
     "lookup",
     "named_set",
     "nearest_name",
@@ -51,6 +53,7 @@ class Kind(Enum):
     BLEND = "a blend of the image with a colourless, flat or black version of itself"
     NEIGHBOURHOOD = "a blend of the image with its 3x3 smoothing"
     GEOMETRIC = "an affine resampling"
+    MIRROR = "the pixel at the mirrored place"
     PATCH = "a rectangle of one colour, whose place the program holds"
     OWN = "a function that was registered"
 
@@ -68,6 +71,7 @@ class Op:
         low: Smallest valid argument.
         high: Largest valid argument.
         neutral: An argument at which the op changes nothing (``None`` where there is no such argument).
+        values: The only valid arguments, where not every number from ``low`` to ``high`` is one.
     """
 
     name: str
@@ -78,11 +82,24 @@ class Op:
     low: float
     high: float
     neutral: float | None = None
+    values: tuple[float, ...] = ()
 
     @property
     def takes_argument(self) -> bool:
         """Whether the argument means anything; ops without one store 0."""
         return bool(self.unit)
+
+    @property
+    def valid(self) -> str:
+        """The valid arguments in words; empty for an op without one.
+
+        >>> lookup("Posterize").valid, lookup("Rotate90").valid
+        ('0 to 8', '90, 180 or 270')
+        """
+        if not self.takes_argument:
+            return ""
+        *first, last = (f"{value:g}" for value in self.values or (self.low, self.high))
+        return f"{', '.join(first)} or {last}" if self.values else f"{first[0]} to {last}"
 
 
 _ROWS: tuple[tuple[str, Kind, str, bool, float, float, float | None], ...] = (
@@ -103,10 +120,14 @@ _ROWS: tuple[tuple[str, Kind, str, bool, float, float, float | None], ...] = (
     ("Posterize", Kind.POINTWISE, "bits kept", False, 0, 8, 8),
     ("Invert", Kind.POINTWISE, "", False, 0, 0, None),
     ("Cutout", Kind.PATCH, "side as a fraction of the width", False, 0, 1, None),
+    ("FlipX", Kind.MIRROR, "", False, 0, 0, None),
+    ("FlipY", Kind.MIRROR, "", False, 0, 0, None),
+    ("Rotate90", Kind.GEOMETRIC, "degrees, counter-clockwise", False, 90, 270, None),
 )
+_VALUES: Mapping[str, tuple[float, ...]] = {"Rotate90": (90.0, 180.0, 270.0)}
 
-TABLE: tuple[Op, ...] = tuple(Op(row[0], index, *row[1:]) for index, row in enumerate(_ROWS))
-"""Every built-in op, in the order of their indices: the paper's fifteen, then Invert and Cutout."""
+TABLE: tuple[Op, ...] = tuple(Op(row[0], i, *row[1:], _VALUES.get(row[0], ())) for i, row in enumerate(_ROWS))
+"""Every built-in op by index: the paper's fifteen, then Invert, Cutout, FlipX, FlipY and Rotate90."""
 
 OPS: tuple[str, ...] = tuple(op.name for op in TABLE[:15])
 """The paper's fifteen op names in their order of application."""
@@ -123,8 +144,11 @@ AUTOAUGMENT_OPS: tuple[str, ...] = (
 )  # fmt: skip
 """AutoAugment's sixteen without SamplePairing, which mixes two images; they need a semantics that defines Cutout."""
 
+NO_UP_OPS: tuple[str, ...] = (*OPS, "FlipX", "FlipY", "Rotate90")
+"""The paper's fifteen, flips and quarter turns: for square images without an up, from a satellite or a microscope."""
+
 OP_SETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"paper": OPS, "authors": AUTHORS_OPS, "autoaugment": AUTOAUGMENT_OPS}
+    {"paper": OPS, "authors": AUTHORS_OPS, "autoaugment": AUTOAUGMENT_OPS, "no-up": NO_UP_OPS}
 )
 """The op sets that have a name."""
 
@@ -212,9 +236,26 @@ def check_argument(op: Op, value: float) -> float:
         raise ValueError(f"the argument of {op.name} must be finite, got {value}")
     if not op.takes_argument:
         return 0.0
-    if not op.low <= value <= op.high:
-        raise ValueError(f"{op.name} takes {op.low:g} to {op.high:g} ({op.unit}), got {value:g}")
+    if not op.low <= value <= op.high or (op.values and value not in op.values):
+        shown = repr(value) if op.values else f"{value:g}"  # 90.0000001 must not read as 90
+        raise ValueError(f"{op.name} takes {op.valid} ({op.unit}), got {shown}")
     return float(value)
+
+
+def check_size(names: Iterable[str], size: tuple[int, int]) -> None:
+    """Raise a ValueError if one of some ops does not take images of a height and width.
+
+    >>> check_size(["Rotate", "FlipX"], (32, 48))
+    >>> check_size(["Rotate90"], (32, 48))
+    Traceback (most recent call last):
+    ...
+    ValueError: Rotate90 takes square images, got 32x48 pixels; crop or resize them, or leave Rotate90 out
+    """
+    height, width = size
+    if height != width and "Rotate90" in names:
+        raise ValueError(
+            f"Rotate90 takes square images, got {height}x{width} pixels; crop or resize them, or leave Rotate90 out"
+        )
 
 
 def register(

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from particleaugment.ops import Kind, Op, all_ops, by_index, check_argument, lookup, nearest_name
+from particleaugment.ops import TABLE, Kind, Op, all_ops, by_index, check_argument, lookup, nearest_name
 
 __all__ = ["RESAMPLING", "Program", "resample_code"]
 
@@ -233,6 +233,9 @@ def _checked_values(op: Tensor, arg: Tensor) -> Tensor:
     by_index(int(op.max()))
     low, high, takes_argument = (column[op] for column in _limits(all_ops()))
     valid = torch.isfinite(arg) & ((arg >= low) & (arg <= high) | ~takes_argument)
+    for row in TABLE:
+        if row.values:
+            valid &= (op != row.index) | torch.isin(arg, torch.tensor(row.values, dtype=torch.float64, device="cpu"))
     if not bool(valid.all()):
         image, slot = (int(i) for i in torch.nonzero(~valid)[0])
         try:

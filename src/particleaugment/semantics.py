@@ -4,7 +4,8 @@ A semantics is a table with one :class:`LevelRule` per op. Every published mappi
 
     argument = base ± rounded(level / top · scale)
 
-so adding a semantics is adding a table. ``docs/semantics.md`` compares them.
+so adding a semantics is adding a table. ``docs/semantics.md`` compares them. No published mapping has Rotate90, whose
+argument has three values; every semantics here gives it the same rule.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from particleaugment.ops import TABLE, lookup, nearest_name
+from particleaugment.ops import TABLE, check_size, lookup, nearest_name
 
 __all__ = ["SEMANTICS", "LevelRule", "PatchRule", "Semantics", "get"]
 
@@ -36,6 +37,8 @@ class LevelRule:
         maximum: Largest argument (timm adds at most 128 in SolarizeAdd).
         pixels: Whether the scaled level is in pixels, to be divided by the image's side.
         of_side: Whether ``scale`` is a fraction of the side that is made whole in pixels (torchvision's translation).
+        turns: Whether the argument is Rotate90's instead: below two thirds of the top level a quarter turn, 90 degrees
+            with sign + and 270 with sign -, and 180 from there on.
     """
 
     scale: float = 0.0
@@ -47,6 +50,7 @@ class LevelRule:
     maximum: float | None = None
     pixels: bool = False
     of_side: bool = False
+    turns: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,8 @@ class Semantics:
         12.0
         >>> get("timm-increasing").argument("Contrast", level=10, sign=-1)
         0.1
+        >>> [get("timm-increasing").argument("Rotate90", level, sign) for level, sign in ((6, 1), (6, -1), (7, -1))]
+        [90.0, 270.0, 180.0]
         """
         level_and_sign = torch.tensor([[level], [sign]], dtype=torch.float64, device="cpu")
         choice = torch.zeros(1, dtype=torch.int64, device="cpu")
@@ -121,11 +127,11 @@ class Semantics:
             signs: +1 or -1 in float64, broadcastable to ``choice``; ignored by unsigned rules.
             size: Height and width of the images.
         """
-        columns = _columns(self, op_names, size, choice.device)
+        columns, any_turns = _columns(self, op_names, size, choice.device)
         chosen = columns.gather(1, choice.reshape(1, -1).expand(len(columns), -1)).view(len(columns), *choice.shape)
-        top, scale, base, divisor, low, high, signed, mirrored, truncate, rounded = chosen.unbind()
-        scaled = levels / top  # a tensor: CUDA multiplies by the reciprocal of a plain number
-        scaled = scaled * scale
+        top, scale, base, divisor, low, high, signed, mirrored, truncate, rounded, turns = chosen.unbind()
+        share = levels / top  # a tensor: CUDA multiplies by the reciprocal of a plain number
+        scaled = share * scale
         # level / top is rounded, so a product that should be whole may fall short of it by an ulp.
         nudged = scaled + torch.sign(scaled) * 1e-9
         # Truncation through integers: on a CPU torch.trunc goes to MKL, which wakes threads even for a few numbers, and
@@ -135,7 +141,11 @@ class Semantics:
         scaled = scaled / divisor
         scaled = torch.where(signed > 0, scaled * signs, scaled)
         base = torch.where(mirrored > 0, base * signs, base)
-        return (base + scaled).clamp(min=low, max=high)
+        arguments = (base + scaled).clamp(min=low, max=high)
+        if any_turns:
+            quarter = 180.0 - 90.0 * signs
+            arguments = torch.where(turns > 0, torch.where(share + 1e-9 < 2.0 / 3.0, quarter, 180.0), arguments)
+        return arguments
 
     def patches(self, side: Tensor, places: Tensor, size: tuple[int, int]) -> Tensor:
         """Return where Cutout puts its squares, int64 ``[..., 5]``, as :attr:`Program.patch` holds them.
@@ -178,8 +188,14 @@ def define_own(op_name: str, rules: LevelRule | Mapping[str, LevelRule]) -> None
 
 
 @lru_cache(maxsize=256)
-def _columns(semantics: Semantics, op_names: tuple[str, ...], size: tuple[int, int], device: torch.device) -> Tensor:
-    """The rules of some ops as columns of constants on a device; cached, so that a captured graph copies nothing."""
+def _columns(
+    semantics: Semantics, op_names: tuple[str, ...], size: tuple[int, int], device: torch.device
+) -> tuple[Tensor, bool]:
+    """The rules of some ops as columns of constants on a device, and whether any turns.
+
+    Cached, so that a captured graph copies nothing.
+    """
+    check_size(op_names, size)
     height, width = size
     rows = []
     for name in op_names:
@@ -197,9 +213,11 @@ def _columns(semantics: Semantics, op_names: tuple[str, ...], size: tuple[int, i
                 rule.mirrored,
                 rule.whole == "truncate",
                 rule.whole == "round",
+                rule.turns,
             )
         )
-    return torch.tensor(rows, dtype=torch.float64, device=device).view(len(rows), 10).T.contiguous()
+    columns = torch.tensor(rows, dtype=torch.float64, device=device).view(len(rows), 11).T.contiguous()
+    return columns, any(semantics.rule(name).turns for name in op_names)
 
 
 _NO_ARGUMENT = {op.name: LevelRule() for op in TABLE if not op.takes_argument}
@@ -211,7 +229,8 @@ def _table(
 ) -> Mapping[str, LevelRule]:
     rules = dict(_NO_ARGUMENT)
     rules |= dict.fromkeys(("ShearX", "ShearY"), shear) | dict.fromkeys(("TranslateX", "TranslateY"), translate)
-    rules |= {"Rotate": rotate} | dict.fromkeys(_ENHANCE, enhance) | others
+    rules |= {"Rotate": rotate, "Rotate90": LevelRule(signed=True, turns=True)}
+    rules |= dict.fromkeys(_ENHANCE, enhance) | others
     return MappingProxyType(rules)
 
 

@@ -15,7 +15,7 @@ import particleaugment as pa
 
 NAMES = (
     ("Identity", "AutoContrast", "Equalize", "Rotate", "Solarize", "SolarizeAdd", "Color", "Contrast", "Brightness")
-    + ("Sharpness", "ShearX", "ShearY", "TranslateX", "TranslateY", "Posterize", "Invert")
+    + ("Sharpness", "ShearX", "ShearY", "TranslateX", "TranslateY", "Posterize", "Invert", "FlipX", "FlipY", "Rotate90")
 )  # fmt: skip
 GEOMETRIC = ("Rotate", "ShearX", "ShearY", "TranslateX", "TranslateY")
 KINDS = ("random", "smooth", "constant", "two-valued", "digit", "photo")
@@ -23,9 +23,20 @@ SMALL = ((1, 1), (2, 3), (17, 23), (32, 32))
 SIZES = (*SMALL, (64, 48), (224, 224))
 
 _INDEX = {name: pa.ops.lookup(name).index for name in NAMES}
-_RANGES = {"Rotate": (-360, 360), "Solarize": (0, 256), "SolarizeAdd": (0, 255), "Posterize": (0, 8)}
+_RANGES = {
+    "Rotate": (-360, 360),
+    "Rotate90": (90, 270),
+    "Solarize": (0, 256),
+    "SolarizeAdd": (0, 255),
+    "Posterize": (0, 8),
+}
 _RANGES |= dict.fromkeys(("ShearX", "ShearY", "TranslateX", "TranslateY"), (-2, 2))
 _RANGES |= dict.fromkeys(("Color", "Contrast", "Brightness", "Sharpness"), (0, 10))
+
+
+def names_for(height: int, width: int) -> tuple[str, ...]:
+    """The ops that images of a size can go through."""
+    return tuple(name for name in NAMES if name != "Rotate90" or height == width)
 
 
 def value_range(name: str) -> tuple[float, float]:
@@ -35,6 +46,8 @@ def value_range(name: str) -> tuple[float, float]:
 
 def special_arguments(name: str, height: int, width: int) -> list[float]:
     """The ends of an op's range and the places where its arithmetic changes its path or is about to round."""
+    if name == "Rotate90":
+        return [90, 180, 270]
     if name == "Rotate":
         exact = [0, 90, 180, 270, 360, 45, 30, 12.5, 135, 300]
         near = [math.nextafter(90, 0), math.nextafter(90, 91), math.nextafter(180, 181), 359.9999999, 89.99999]
@@ -68,6 +81,11 @@ def special_arguments(name: str, height: int, width: int) -> list[float]:
         near = [1 - 1e-9, 1 + 1e-7, 1 - 6e-8, 1e-8, 1e-45, 1e-60, math.nextafter(2, 3)]
         return [0, 0.1, 0.3, 0.5, 0.64, 0.9, 1, 1.1, 1.27, 1.5, 1.9, 2, 3, 5.5, 9.99, 10, *near]
     return [0]
+
+
+def random_argument(rng: np.random.Generator, name: str) -> float:
+    """Any valid argument of an op."""
+    return rng.choice([90, 180, 270]) if name == "Rotate90" else rng.uniform(*value_range(name))
 
 
 @lru_cache(maxsize=1)
@@ -173,14 +191,13 @@ def singles(name: str, code: int, height: int, width: int, count: int, seed: int
     """One op on ``count`` images: its special arguments on every kind of image first, then random ones."""
     rng = np.random.default_rng([seed, NAMES.index(name), code, height, width])
     special = special_arguments(name, height, width)
-    low, high = value_range(name)
     if count < len(special) * len(KINDS):  # too few for all pairs: let the kind of image change with the argument
         pairs = [(value, KINDS[i % len(KINDS)]) for i, value in enumerate(special)]
         rng.shuffle(pairs)
     else:
         pairs = [(value, kind) for value in special for kind in KINDS]
     pairs = pairs[:count]
-    pairs += [(rng.uniform(low, high), KINDS[rng.integers(len(KINDS))]) for _ in range(count - len(pairs))]
+    pairs += [(random_argument(rng, name), KINDS[rng.integers(len(KINDS))]) for _ in range(count - len(pairs))]
     size = 4 if height * width > 10_000 else 40
     images = [pool(kind, height, width, size, seed)[rng.integers(size)] for _, kind in pairs]
     args = np.array([[value] for value, _ in pairs], dtype=np.float64)
@@ -191,12 +208,11 @@ def chains(height: int, width: int, slots: int, count: int, seed: int = 0, chann
     """Random programs: any ops, special or random arguments, a filter per slot, a fill colour per batch."""
     rng = np.random.default_rng([seed, height, width, slots, channels])
     special = {name: special_arguments(name, height, width) for name in NAMES}
-    names = rng.choice(NAMES, (count, slots)).tolist()
+    names = rng.choice(names_for(height, width), (count, slots)).tolist()
     args = np.zeros((count, slots))
     for i, row in enumerate(names):
         for k, name in enumerate(row):
-            low, high = value_range(name)
-            args[i, k] = rng.choice(special[name]) if rng.random() < 0.3 else rng.uniform(low, high)
+            args[i, k] = rng.choice(special[name]) if rng.random() < 0.3 else random_argument(rng, name)
     size = 4 if height * width > 10_000 else 40
     kinds = rng.integers(len(KINDS), size=count)
     images = np.stack([pool(KINDS[kind], height, width, size, seed)[rng.integers(size)] for kind in kinds])

@@ -7,6 +7,7 @@ from PIL import Image, ImageEnhance, ImageOps
 
 FILTERS = ("nearest", "bilinear", "bicubic")
 _FILTERS = (Image.Resampling.NEAREST, Image.Resampling.BILINEAR, Image.Resampling.BICUBIC)
+_TURNS = {90: Image.Transpose.ROTATE_90, 180: Image.Transpose.ROTATE_180, 270: Image.Transpose.ROTATE_270}
 
 
 def whole_if_close(pixels: float) -> float:
@@ -32,6 +33,12 @@ def apply_op(image: Image.Image, name: str, arg: float, code: int, fill: tuple[i
             return ImageOps.invert(image)
         case "Rotate":
             return image.rotate(arg, resample=_FILTERS[code], fillcolor=fill)
+        case "Rotate90":
+            return image.transpose(_TURNS[arg])
+        case "FlipX":
+            return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        case "FlipY":
+            return image.transpose(Image.Transpose.FLIP_TOP_BOTTOM)
         case "ShearX":
             return affine(image, (1, arg, 0, 0, 1, 0), code, fill)
         case "ShearY":

@@ -1,22 +1,39 @@
 import numpy as np
 import pytest
-from cases import GEOMETRIC, KINDS, NAMES, SIZES, Tally, chains, pool, singles, special_arguments, value_range
+from cases import (
+    GEOMETRIC,
+    KINDS,
+    NAMES,
+    SIZES,
+    Tally,
+    chains,
+    names_for,
+    pool,
+    singles,
+    special_arguments,
+    value_range,
+)
 
 import particleaugment as pa
 
 EXECUTORS = ("native", "batch", "pil")
 SINGLES = dict(zip(SIZES, (600, 600, 600, 600, 160, 30)))
 CHAINS = dict(zip(SIZES, (8000, 8000, 10000, 14000, 800, 24)))
-OPS_AND_FILTERS = [(name, code) for name in NAMES for code in (range(3) if name in GEOMETRIC else (1,))]
+ALONE = [
+    (name, code, size)
+    for size in SIZES
+    for name in names_for(*size)
+    for code in (range(3) if name in GEOMETRIC else (1,))
+]
 
 
 def test_every_op_is_covered_and_the_plan_is_large():
     assert set(NAMES) == {op.name for op in pa.ops.TABLE} - {"Cutout"}  # which test_exact_cutout.py compares
-    assert len(OPS_AND_FILTERS) * sum(SINGLES.values()) + sum(CHAINS.values()) >= 100_000
+    assert {name for name, _, _ in ALONE} == set(NAMES)
+    assert sum(SINGLES[size] for _, _, size in ALONE) + sum(CHAINS.values()) >= 100_000
 
 
-@pytest.mark.parametrize("size", SIZES, ids="{0[0]}x{0[1]}".format)
-@pytest.mark.parametrize(("name", "code"), OPS_AND_FILTERS)
+@pytest.mark.parametrize(("name", "code", "size"), ALONE, ids=lambda value: str(value).replace(", ", "x"))
 def test_one_op_gives_pillows_pixels(tally, name, code, size):
     tally.check(singles(name, code, *size, SINGLES[size]), *EXECUTORS)
 

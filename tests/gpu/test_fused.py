@@ -32,6 +32,59 @@ def test_pixels_are_pillows(size, channels):
             assert (output == case.expected()).all(), executor
 
 
+# Both buffers in shared memory, one of them, and none.
+@pytest.mark.parametrize("size", [(1, 1), (17, 23), (33, 33), (32, 32), (200, 200), (400, 400), (300, 500)])
+@pytest.mark.parametrize("channels", [3, 1])
+def test_flips_and_turns_are_pillows(size, channels):
+    rows = [["FlipX"], ["FlipY"], ["FlipX", "FlipY", "Invert"], ["FlipY", ("TranslateX", 0.25)]]
+    if size[0] == size[1]:
+        rows += [[("Rotate90", degrees), *rest] for degrees in (90, 180, 270) for rest in ([], ["FlipX", "Equalize"])]
+    images = torch.from_numpy(cases.pool("random", *size, len(rows))[:, :channels].copy())
+    program = pa.Program.from_ops(rows)
+    expected = pa.apply(images, program, executor="pil")
+    for executor in ("fused", "batch"):
+        assert torch.equal(pa.apply(images.cuda(), program, executor=executor).cpu(), expected), executor
+
+
+NO_UP = pa.ops.NO_UP_OPS
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        pa.RandAugment(n=3, m=6, ops=NO_UP),
+        pa.RandAugment(n=3, m=6, m_std=2, ops=NO_UP),
+        pa.TrivialAugment(ops=("FlipX", "FlipY", "Rotate90")),
+        pa.SubPolicies([[("Rotate90", 0.8, 3), ("FlipX", 0.5, 0)], [("FlipY", 1, 0), ("Rotate90", 1, 9)]]),
+        pa.ParticlePolicy(torch.full((3, 18), 0.3), torch.tensor([1.0, 2, 0]), m=6, ops=NO_UP),
+    ],
+    ids=["rand", "noisy", "trivial", "sub-policies", "particles"],
+)
+def test_policies_with_flips_and_turns_equal_the_cpu(policy):
+    from particleaugment.executors.fused import FusedPipeline
+
+    generator = torch.Generator().manual_seed(8)
+    images = torch.randint(0, 256, (600, 3, 32, 32), dtype=torch.uint8, generator=generator)
+    ids, before = torch.arange(600), (pa.PadCrop(4), pa.HorizontalFlip())
+    on_cpu = pa.Augment(policy, seed=3, before=before)
+    on_cpu.set_epoch(11)
+    expected = on_cpu(images, ids)
+    pipeline = FusedPipeline(policy, (32, 32), torch.device("cuda"), 3, before=before)
+    pipeline.set_epoch(11)
+    assert torch.equal(pipeline(images.cuda(), ids.cuda()).cpu(), expected)
+    on_gpu = pa.Augment(policy, seed=3, before=before)
+    on_gpu.set_epoch(11)
+    assert torch.equal(on_gpu(images.cuda(), ids.cuda()).cpu(), expected)
+
+
+def test_only_square_images_are_turned():
+    images = torch.zeros(1, 3, 6, 7, dtype=torch.uint8, device="cuda")
+    with pytest.raises(ValueError, match="Rotate90 takes square images, got 6x7 pixels"):
+        pa.apply(images, pa.Program.from_ops([[("Rotate90", 90)]]))
+    with pytest.raises(ValueError, match="Rotate90 takes square images, got 6x7 pixels"):
+        pa.Augment(pa.TrivialAugment(ops=NO_UP[-3:]))(images)
+
+
 def test_auto_is_fused_on_cuda():
     assert choose_executor("auto", torch.device("cuda")) == "fused"
 

@@ -72,6 +72,23 @@ def test_what_was_exported_runs_at_the_lowest_and_the_highest_levels(target, sou
                 assert np.array_equal(np.asarray(names["policy"](image)), ours.permute(1, 2, 0)), (name, level)
 
 
+@pytest.mark.parametrize("level", [3, 9])
+@pytest.mark.parametrize("name", ["FlipX", "FlipY", "Rotate90"])
+def test_torchvision_flips_and_turns_as_we_do(name, level):
+    pytest.importorskip("torchvision", reason="torchvision is not installed")
+    pixels = torch.randint(0, 256, (3, 24, 24), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    image = Image.fromarray(pixels.permute(1, 2, 0).numpy())
+    policy = pa.SubPolicies([[(name, 1.0, level)]])
+    results = pa.apply(pixels.expand(50, -1, -1, -1), policy.sample(torch.arange(50)))
+    ours = {result.numpy().tobytes() for result in results}
+    names = {}
+    exec(export(policy, "torchvision").text, names)
+    names["random"].seed(1)
+    assert {names["policy"](pixels).contiguous().numpy().tobytes() for _ in range(50)} == ours
+    from_pillow = (np.asarray(names["policy"](image)).transpose(2, 0, 1) for _ in range(50))
+    assert {np.ascontiguousarray(array).tobytes() for array in from_pillow} == ours
+
+
 def test_noise_on_the_level_in_timm():
     pytest.importorskip("timm", reason="timm is not installed")
     image = Image.new("RGB", (4, 4), "orange")

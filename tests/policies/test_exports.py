@@ -55,6 +55,7 @@ def test_json_is_a_policy_file(tmp_path):
         "particles": sparse_particles(),
         "auto": pa.AutoAugment("svhn"),
         "list": pa.SubPolicies([[("Cutout", 0.5, 0.2)], []], "fast-autoaugment", weights=(1, 3)),
+        "no up": pa.SubPolicies([[("FlipX", 0.5, 0), ("Rotate90", 1.0, 3)], [("FlipY", 1.0, 0)]], "torchvision"),
         "rand": pa.RandAugment(n=2, m=5, m_std=float("inf")),
         "trivial": pa.TrivialAugment("standard"),
         "none": pa.parse("none"),
@@ -219,6 +220,40 @@ def test_ops_that_timm_lacks_are_named():
     assert "import math" in noisy
     assert '"magnitude_std": math.inf' in noisy
     assert "interpolation" not in noisy
+
+
+NO_UP = (*pa.OPS, "FlipX", "FlipY", "Rotate90")
+
+
+@pytest.mark.parametrize("to", ["timm", "torchvision"])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        pa.RandAugment(n=2, m=5, ops=NO_UP),
+        pa.TrivialAugment(ops=("Rotate", "FlipX", "FlipY", "Rotate90")),
+    ],
+    ids=lambda policy: policy.kind,
+)
+def test_flips_and_turns_are_not_in_the_op_sets_of_others(policy, to):
+    assert "; FlipX, FlipY, Rotate90 (not in its op set)" in export(policy, to).lost
+
+
+def test_timm_has_no_flips_and_turns_in_its_lists():
+    policy = pa.SubPolicies([[("FlipX", 0.5, 0), ("Rotate", 0.5, 5)], [("Rotate90", 1.0, 3), ("FlipY", 0.2, 0)]])
+    exported = export(policy, "timm")
+    assert lists_in(exported.text)["SUB_POLICIES"] == [[("Rotate", 0.5, 5.0)], []]
+    assert "FlipX, FlipY, Rotate90 (it has no such op)" in exported.lost
+
+
+def test_torchvision_flips_and_turns_in_its_lists():
+    policy = pa.SubPolicies([[("FlipX", 0.5, 0), ("FlipY", 0.2, 0)], [("Rotate90", 1.0, 3)], [("Rotate90", 1.0, 9)]])
+    exported = export(policy, "torchvision")
+    assert "no such op" not in exported.lost
+    assert lists_in(exported.text)["SUB_POLICIES"] == [
+        [("FlipX", 0.5, 0.0, 0.0), ("FlipY", 0.2, 0.0, 0.0)],
+        [("Rotate90", 1.0, 90.0, 270.0)],
+        [("Rotate90", 1.0, 180.0, 180.0)],
+    ]
 
 
 def test_posterize_of_timms_source_takes_0_bits():

@@ -169,9 +169,10 @@ def particle_policies(draw):
 def test_any_policy_round_trips_and_draws_valid_programs(policy):
     loaded = pa.policy_from_dict(json.loads(json.dumps(policy.to_dict(), allow_nan=False)))
     assert loaded == policy
-    program = policy.sample(MANY[:40], 1, 2, size=(20, 30))
-    assert loaded.sample(MANY[:40], 1, 2, size=(20, 30)).equal(program)
-    pa.Program(program.op, program.arg, program.resample)
+    size = (20, 20) if "Rotate90" in policy.ops else (20, 30)
+    program = policy.sample(MANY[:40], 1, 2, size=size)
+    assert loaded.sample(MANY[:40], 1, 2, size=size).equal(program)
+    pa.Program(program.op, program.arg, program.resample, program.patch)
 
 
 # Bad input to sampling, and bad files.

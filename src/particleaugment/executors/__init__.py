@@ -21,7 +21,7 @@ from torch import Tensor
 from particleaugment import own_ops
 from particleaugment.coefficients import MAX_SIDE, luminance
 from particleaugment.executors import native
-from particleaugment.ops import Kind, lookup, nearest_name
+from particleaugment.ops import Kind, check_size, lookup, nearest_name
 from particleaugment.program import Program, resample_code
 
 __all__ = ["EXECUTORS", "apply", "choose_executor"]
@@ -30,6 +30,7 @@ EXECUTORS: tuple[str, ...] = ("auto", "pil", "native", "fused", "batch")
 """The names that ``apply`` takes as its executor."""
 
 _NO_CUTOUT = "its kernel does not do Cutout"
+_ROTATE_90 = lookup("Rotate90").index
 
 _logger = logging.getLogger("particleaugment")
 
@@ -67,6 +68,7 @@ def apply(
         )
     if len(program) != len(images):
         raise ValueError(f"the program is for {len(program)} images but the batch has {len(images)}")
+    _check_size(images, program)
     code = resample_code(resample)
     colour = _checked_fill(fill)
     special = own_ops.names_in(program.op) + (() if program.patch is None else ("Cutout",))
@@ -157,6 +159,13 @@ def check_images(images: Tensor) -> None:
         raise ValueError(f"images must have 1 or 3 channels in dimension 1, got shape {tuple(images.shape)}")
     if max(images.shape[2:]) > MAX_SIDE:
         raise ValueError(f"images may have up to {MAX_SIDE} pixels a side, got shape {tuple(images.shape)}")
+
+
+def _check_size(images: Tensor, program: Program) -> None:
+    """Refuse Rotate90 on images that are not square; a program on the GPU is not looked at, which would stall it."""
+    height, width = images.shape[-2:]
+    if height != width and "cpu" in (images.device.type, program.op.device.type):
+        check_size(["Rotate90"] if bool((program.op == _ROTATE_90).any()) else [], (height, width))
 
 
 def _checked_fill(fill: tuple[int, int, int]) -> tuple[int, int, int]:

@@ -16,7 +16,7 @@ from particleaugment.ops import TABLE, Kind, lookup
 _AUTOCONTRAST, _EQUALIZE, _COLOR, _CONTRAST, _SHARPNESS = (
     lookup(name).index for name in ("AutoContrast", "Equalize", "Color", "Contrast", "Sharpness")
 )
-_IDENTITY, _CUTOUT = lookup("Identity").index, lookup("Cutout").index
+_IDENTITY, _CUTOUT, _FLIP_X, _FLIP_Y = (lookup(name).index for name in ("Identity", "Cutout", "FlipX", "FlipY"))
 _IS_POINTWISE = np.array([op.kind is Kind.POINTWISE for op in TABLE])
 _IS_GEOMETRIC = np.array([op.kind is Kind.GEOMETRIC for op in TABLE])
 _NEAREST, _BILINEAR = 0, 1
@@ -75,6 +75,10 @@ def run_images(
                 _sharpness(source, factor[i, k], target)
             elif current == _COLOR:
                 _color(source, factor[i, k], target)
+            elif current == _FLIP_X:
+                target[:] = source[:, :, ::-1]
+            elif current == _FLIP_Y:
+                target[:] = source[:, ::-1]
             elif current == _CUTOUT:
                 _cutout(source, boxes[i, k], colours[i, k], target)
             else:

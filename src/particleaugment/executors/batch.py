@@ -13,7 +13,7 @@ from particleaugment.program import UNSET, Program
 _AUTOCONTRAST, _COLOR, _CONTRAST, _BRIGHTNESS = (
     lookup(name).index for name in ("AutoContrast", "Color", "Contrast", "Brightness")
 )
-_CUTOUT = lookup("Cutout").index
+_CUTOUT, _FLIP_X = lookup("Cutout").index, lookup("FlipX").index
 _NEAREST, _BILINEAR = 0, 1
 _CHUNK = 1 << 21  # values processed at once: temporaries are float64, and large ones cost more in page faults than work
 
@@ -41,6 +41,8 @@ def _apply(images: Tensor, op: int, arg: Tensor, code: Tensor, fill: tuple[int, 
     kind = by_index(op).kind
     if kind is Kind.OWN:
         return own_ops.run_batch(op, images, arg)
+    if kind is Kind.MIRROR:
+        return images.flip(-1 if op == _FLIP_X else -2)
     if kind is Kind.POINTWISE:
         table = pointwise_table(torch.full_like(code, op), arg)
         return _look_up(images, table.unsqueeze(1).expand(-1, images.shape[1], -1))

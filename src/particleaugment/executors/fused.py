@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from particleaugment.executors.nvrtc import Kernel, KernelError
-from particleaugment.ops import op_indices
+from particleaugment.ops import check_size, op_indices
 from particleaugment.policies import (
     AutoAugment,
     Identity,
@@ -29,7 +29,7 @@ from particleaugment.policies import (
     SubPolicies,
     TrivialAugment,
 )
-from particleaugment.policies.base import get_semantics
+from particleaugment.policies.base import get_semantics, ops_of
 from particleaugment.policies.subpolicies import _tables
 from particleaugment.program import Program
 from particleaugment.transforms import HorizontalFlip, Normalize, PadCrop, RandomErasing, Transform
@@ -304,6 +304,7 @@ class FusedPipeline:
         """Change the policy; tables of the same shape are overwritten in place, so that captured graphs see them."""
         if policy is self.policy:
             return
+        check_size(ops_of(policy), self.size)
         self.policy = policy
         plan = plan_of(policy, self.size)
         old = self._plan

@@ -11,7 +11,7 @@ typedef unsigned long long u64;
 typedef long long i64;
 
 enum Op { IDENTITY, AUTOCONTRAST, EQUALIZE, ROTATE, SOLARIZE, SOLARIZE_ADD, COLOR, CONTRAST, BRIGHTNESS, SHARPNESS,
-          SHEAR_X, SHEAR_Y, TRANSLATE_X, TRANSLATE_Y, POSTERIZE, INVERT };
+          SHEAR_X, SHEAR_Y, TRANSLATE_X, TRANSLATE_Y, POSTERIZE, INVERT, CUTOUT, FLIP_X, FLIP_Y, ROTATE_90 };
 enum Stream { CROP = 1, FLIP = 2, ERASE = 3, PARTICLE = 4, OP = 5, SIGN = 6, GATE = 11, LEVEL = 12, INTERPOLATION = 13 };
 enum Draw { GIVEN, RANDOM_OPS, RANDOM_LEVELS, ROWS, PARTICLES };
 enum Resampling { NEAREST, BILINEAR, BICUBIC };
@@ -132,10 +132,12 @@ __device__ double pixels_shifted(double fraction, int side) {
   return fabs(pixels - whole) <= 1e-9 ? whole : pixels;
 }
 
+__device__ bool is_affine(int op) { return op == ROTATE || op == ROTATE_90 || (op >= SHEAR_X && op <= TRANSLATE_Y); }
+
 __device__ int affine(int op, double arg, int height, int width, double* m) {
   m[0] = 1.0; m[1] = op == SHEAR_X ? arg : 0.0; m[2] = op == TRANSLATE_X ? pixels_shifted(arg, width) : 0.0;
   m[3] = op == SHEAR_Y ? arg : 0.0; m[4] = 1.0; m[5] = op == TRANSLATE_Y ? pixels_shifted(arg, height) : 0.0;
-  if (op != ROTATE) return -1;
+  if (op != ROTATE && op != ROTATE_90) return -1;
   double degrees = fmod(arg, 360.0);
   if (degrees < 0.0) degrees += 360.0;
   if (degrees == 0.0) return 0;
@@ -371,6 +373,13 @@ __device__ void geometric(const u32* source, u32* target, const double* m, int t
   }
 }
 
+__device__ void mirror(const u32* source, u32* target, bool sideways, int height, int width) {
+  for (int p = threadIdx.x; p < height * width; p += blockDim.x) {
+    int y = p / width, x = p - y * width;
+    target[p] = sideways ? source[p - x + width - 1 - x] : source[(height - 1 - y) * width + x];
+  }
+}
+
 __device__ void sharpness(const u32* source, u32* target, float factor, int height, int width) {
   float side = 1.0f / 13.0f, centre = 5.0f / 13.0f;
   for (int p = threadIdx.x; p < height * width; p += blockDim.x) {
@@ -437,8 +446,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS) augment(co
       if (p.drawn) p.drawn[at] = op;
     }
     s.op[k] = op; s.arg[k] = arg; s.code[k] = code < 0 ? p.default_code : code;
-    bool moves = op == ROTATE || (op >= SHEAR_X && op <= TRANSLATE_Y);
-    s.turn[k] = moves ? affine(op, arg, height, width, s.matrix[k]) : -1;
+    s.turn[k] = is_affine(op) ? affine(op, arg, height, width, s.matrix[k]) : -1;
   }
   int last = blockDim.x - 1;
   if (tid == last) {
@@ -516,7 +524,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS) augment(co
     } else if (op == SHARPNESS) {
       sharpness(current, other, factor, height, width);
       swaps = true;
-    } else if (op == ROTATE || (op >= SHEAR_X && op <= TRANSLATE_Y)) {
+    } else if (op == FLIP_X || op == FLIP_Y) {
+      mirror(current, other, op == FLIP_X, height, width);
+      swaps = true;
+    } else if (is_affine(op)) {
       geometric(current, other, s.matrix[k], s.turn[k], s.code[k], height, width, p.fill);
       swaps = true;
     } else {

@@ -13,6 +13,7 @@ from particleaugment.ops import Kind, by_index
 from particleaugment.program import UNSET, Program
 
 _FILTERS = (Image.Resampling.NEAREST, Image.Resampling.BILINEAR, Image.Resampling.BICUBIC)
+_MIRRORS = {"FlipX": Image.Transpose.FLIP_LEFT_RIGHT, "FlipY": Image.Transpose.FLIP_TOP_BOTTOM}
 _ENHANCERS = {
     "Color": ImageEnhance.Color,
     "Contrast": ImageEnhance.Contrast,
@@ -47,6 +48,8 @@ def apply_op(image: Image.Image, op: int, arg: float, resample: int, fill: tuple
         return image
     if kind is Kind.OWN:
         return own_ops.run_pillow(op, image, arg)
+    if kind is Kind.MIRROR:
+        return image.transpose(_MIRRORS[name])
     if kind is Kind.GEOMETRIC:
         return _geometric(image, name, arg, _FILTERS[resample], fill)
     if name in _ENHANCERS:
@@ -80,7 +83,7 @@ def _cutout(image: Image.Image, patch: list[int], grey: bool) -> Image.Image:
 def _geometric(
     image: Image.Image, name: str, arg: float, resample: Image.Resampling, fill: tuple[int, int, int]
 ) -> Image.Image:
-    if name == "Rotate":
+    if name in ("Rotate", "Rotate90"):
         return image.rotate(arg, resample=resample, fillcolor=fill)
     width, height = image.size
     fraction = torch.tensor(arg, dtype=torch.float64, device="cpu")

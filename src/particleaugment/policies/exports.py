@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from particleaugment.ops import Kind, lookup, nearest_name
+from particleaugment.ops import OPS, Kind, lookup, nearest_name
 from particleaugment.policies.auto import PUBLISHED, AutoAugment
 from particleaugment.policies.base import Policy, document, get_semantics
 from particleaugment.policies.parse import _TIMM_WEIGHTS, TIMM_OPS, parse
@@ -119,6 +119,7 @@ def _timm(policy: Policy) -> tuple[str, list[str]]:
     if isinstance(policy, TrivialAugment):
         lost = ["the op set (timm's lacks Identity and adds Invert and SolarizeAdd)", "the 31 steps of the level"]
         lost += ["the wide ranges of the arguments"] if policy.space == "wide" else []
+        lost += _unknown_ops(policy.ops)
         return f"rand-m10-n{policy.n}-p1-mstd101-inc1\n", lost
     if isinstance(policy, RandAugment):
         return _timm_rand(policy)
@@ -152,7 +153,8 @@ def _timm_rand(policy: RandAugment) -> tuple[str, list[str]]:
         "op_weights": "the ops' weights",
         "resample": "the one resampling filter (timm draws bilinear or bicubic)",
     }
-    return text + "\n", [text for name, text in sentences.items() if getattr(policy, name) != getattr(parsed, name)]
+    lost = [text for name, text in sentences.items() if getattr(policy, name) != getattr(parsed, name)]
+    return text + "\n", lost + _unknown_ops(policy.ops)
 
 
 def _timm_list(policy: SubPolicies) -> tuple[str, list[str]]:
@@ -244,6 +246,7 @@ def _torchvision(policy: Policy) -> tuple[str, list[str]]:
         lost = [] if published else ["the op set (torchvision's is the published one)"]
         lost += [] if policy.space == "wide" else ["the standard ranges of the arguments (torchvision's are wide)"]
         lost += ["the random resampling filter"] if policy.resample == "random" else []
+        lost += _unknown_ops(policy.ops)
         call = "TrivialAugmentWide(interpolation=InterpolationMode.BILINEAR)"
         return _expression(call if policy.n == 1 else f"Compose([v2.{call}] * {policy.n})"), lost
     if isinstance(policy, RandAugment):
@@ -269,7 +272,7 @@ def _torchvision_rand(policy: RandAugment) -> tuple[str, list[str]]:
         "the random resampling filter": policy.resample == "random",
     }
     call = f"RandAugment(num_ops={policy.n}, magnitude={magnitude}, interpolation=InterpolationMode.BILINEAR)"
-    return _expression(call), [text for text, applies in sentences.items() if applies]
+    return _expression(call), [text for text, applies in sentences.items() if applies] + _unknown_ops(policy.ops)
 
 
 def _torchvision_list(policy: SubPolicies) -> tuple[str, list[str]]:
@@ -321,6 +324,12 @@ def _converted(
     if any(get_semantics(policy.semantics).rule(name).pixels for name in policy.ops if name not in dropped):
         lost.append(f"translations in pixels, which become their part of {_SIZE[0]}")
     return rows, lost
+
+
+def _unknown_ops(names: tuple[str, ...]) -> list[str]:
+    """Say which ops are in neither timm's nor torchvision's op set."""
+    unknown = [name for name in names if name not in OPS and name not in TIMM_OPS]
+    return [f"{', '.join(unknown)} (not in its op set)"] if unknown else []
 
 
 def _steps(sub_policy: SubPolicy) -> list[tuple[str, float, float]]:
