@@ -112,12 +112,13 @@ def test_a_policy_file_is_read_before_the_folder_is_made(tmp_path, policy, messa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["damaged.json", "list.json"]
 
 
-def test_a_run_learns_from_another_op_set(tmp_path):
-    settings = ["ops=autoaugment", "semantics=autoaugment-original", "m=3", "num_particles=3"]
+@pytest.mark.parametrize(("name", "semantics"), [("autoaugment", "autoaugment-original"), ("no-up", "timm-increasing")])
+def test_a_run_learns_from_another_op_set(tmp_path, name, semantics):
+    settings = [f"ops={name}", f"semantics={semantics}", "m=3", "num_particles=3"]
     session, ended = finish(tmp_path / "run", *settings, "clone_size=20", "measure_size=10")
     assert ended
     assert session.search.steps_taken == 1
-    assert pa.Schedule.load(tmp_path / "run" / "policy.json").ops == pa.ops.AUTOAUGMENT_OPS
+    assert pa.Schedule.load(tmp_path / "run" / "policy.json").ops == pa.ops.OP_SETS[name]
 
 
 def test_op_sets_by_name():

@@ -141,11 +141,11 @@ class Semantics:
         scaled = scaled / divisor
         scaled = torch.where(signed > 0, scaled * signs, scaled)
         base = torch.where(mirrored > 0, base * signs, base)
-        arguments = (base + scaled).clamp(min=low, max=high)
+        arguments = base + scaled
         if any_turns:
             quarter = 180.0 - 90.0 * signs
             arguments = torch.where(turns > 0, torch.where(share + 1e-9 < 2.0 / 3.0, quarter, 180.0), arguments)
-        return arguments
+        return arguments.clamp(min=low, max=high)
 
     def patches(self, side: Tensor, places: Tensor, size: tuple[int, int]) -> Tensor:
         """Return where Cutout puts its squares, int64 ``[..., 5]``, as :attr:`Program.patch` holds them.

@@ -10,6 +10,7 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef long long i64;
 
+// In the order of the op table; Cutout is not done here.
 enum Op { IDENTITY, AUTOCONTRAST, EQUALIZE, ROTATE, SOLARIZE, SOLARIZE_ADD, COLOR, CONTRAST, BRIGHTNESS, SHARPNESS,
           SHEAR_X, SHEAR_Y, TRANSLATE_X, TRANSLATE_Y, POSTERIZE, INVERT, CUTOUT, FLIP_X, FLIP_Y, ROTATE_90 };
 enum Stream { CROP = 1, FLIP = 2, ERASE = 3, PARTICLE = 4, OP = 5, SIGN = 6, GATE = 11, LEVEL = 12, INTERPOLATION = 13 };
@@ -134,6 +135,7 @@ __device__ double pixels_shifted(double fraction, int side) {
 
 __device__ bool is_affine(int op) { return op == ROTATE || op == ROTATE_90 || (op >= SHEAR_X && op <= TRANSLATE_Y); }
 
+// Quarter turns of images that are not square go through the matrix, since their indices would leave the image.
 __device__ int affine(int op, double arg, int height, int width, double* m) {
   m[0] = 1.0; m[1] = op == SHEAR_X ? arg : 0.0; m[2] = op == TRANSLATE_X ? pixels_shifted(arg, width) : 0.0;
   m[3] = op == SHEAR_Y ? arg : 0.0; m[4] = 1.0; m[5] = op == TRANSLATE_Y ? pixels_shifted(arg, height) : 0.0;
