@@ -1,0 +1,235 @@
+"""Train the proving ground's runs that are missing, and write its page.
+
+    python benchmarks/proving_ground.py --data DIR [--tasks …] [--arms …] [--seeds 0-2] [--jobs 5]
+
+DIR holds cifar/, mnist/, fashion-mnist/, gtsrb/ and imagenette/, as far as the tasks need them. Runs of one network
+follow each other in one process and share its compiled form; several processes share the GPU. The command may be
+stopped and killed: call it again, and it resumes. Every finished run is kept in one JSON file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+from common import RESULTS
+from proving_results import Run, add_run, key, load_runs
+from proving_tasks import ARMS, TASKS
+
+from particleaugment.compare.arms import parse_seeds
+from particleaugment.compare.runner import child_environment
+from particleaugment.ops import nearest_name
+from particleaugment.training.stop import Stop
+
+DEFAULT_ARMS = (
+    "none", "trivialaugment", "randaugment-1-3", "randaugment-2-6", "randaugment-3-4", "improved", "improved-frozen",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run to be trained."""
+
+    task: str
+    arm: str
+    seed: int
+    final: bool
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """What its result is kept by."""
+        return key(
+            {
+                "task": self.task,
+                "task_version": TASKS[self.task].version,
+                "arm": self.arm,
+                "seed": self.seed,
+                "measured_on": "test" if self.final else "judge",
+            }
+        )
+
+    @property
+    def network(self) -> tuple[object, ...]:
+        """What runs must have in common to share a compiled network."""
+        task = TASKS[self.task]
+        return (task.data if task.folder != "mnist-tints" else task.folder, *task.settings[:3])
+
+    def message(self) -> str:
+        """The line that a worker is sent."""
+        return json.dumps({"task": self.task, "arm": self.arm, "seed": self.seed, "final": self.final}) + "\n"
+
+
+class Worker:
+    """A process that trains one run after the other; its answers arrive in a queue."""
+
+    def __init__(
+        self, command: Sequence[str], jobs: int, log: Path, answers: Queue[tuple[Worker, dict[str, Any] | None]]
+    ):
+        # A session of its own: Ctrl-C reaches the parent alone, and a worker whose parent is gone saves and ends.
+        with open(log, "ab") as errors:
+            self.process = subprocess.Popen(
+                command,
+                env=child_environment(jobs),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,
+                text=True,
+            )
+        self.job: Job | None = None
+        self.last: Job | None = None
+        threading.Thread(target=self._read, args=(answers,), daemon=True).start()
+
+    def _read(self, answers: Queue[tuple[Worker, dict[str, Any] | None]]) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            answers.put((self, json.loads(line)))
+        answers.put((self, None))
+
+    def start(self, job: Job) -> None:
+        """Have a run trained."""
+        assert self.process.stdin is not None
+        self.job = self.last = job
+        self.process.stdin.write(job.message())
+        self.process.stdin.flush()
+
+    def end(self) -> None:
+        """Ask for an end: what is being trained is saved first."""
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+
+
+def _next_job(waiting: list[Job], last: Job | None) -> Job:
+    """Take the run that suits what a worker has in memory: its task's, its network's, or the first."""
+    for fits in (
+        lambda job: last is not None and job.task == last.task,
+        lambda job: last is not None and job.network == last.network,
+        lambda job: True,
+    ):
+        for job in waiting:
+            if fits(job):
+                waiting.remove(job)
+                return job
+    raise AssertionError("there is a run waiting")
+
+
+def train(waiting: list[Job], command: Sequence[str], jobs: int, results: Path, log: Path, said: str) -> int:
+    """Train runs, ``jobs`` at a time, adding each to the result file as it ends; return how many failed."""
+    answers: Queue[tuple[Worker, dict[str, Any] | None]] = Queue()
+    total, failed, begin = len(waiting), 0, time.monotonic()
+    with Stop() as stop:
+        workers = [Worker(command, jobs, log, answers) for _ in range(min(jobs, total))]
+        running = set(workers)
+        ended = False
+        while running:
+            if stop.asked and not ended:
+                ended = True
+                for worker in running:
+                    worker.end()
+            try:
+                worker, answer = answers.get(timeout=0.2)
+            except Exception:
+                continue
+            if answer is None:
+                running.discard(worker)
+                if worker.job is not None and not stop.asked:
+                    failed += 1
+                    print(f"a worker ended while it trained {worker.job}; its output is in {log}", flush=True)
+                continue
+            if "run" in answer:
+                run: Run = answer["run"] | {"shared_gpu": jobs, "command": said}
+                add_run(results, run)
+                failed += "failed" in run
+                left = len(waiting) + sum(1 for other in running if other.job is not None and other is not worker)
+                figure = run.get("failed") or f"{run['accuracy']:.2f} %"
+                spent = time.monotonic() - begin
+                print(
+                    f"{total - left}/{total}  {run['task']}  {run['arm']}  {run['seed']}: {figure}  ({spent:.0f} s)",
+                    flush=True,
+                )
+            worker.job = None
+            if waiting and not stop.asked:
+                worker.start(_next_job(waiting, worker.last))
+            else:
+                worker.end()
+    return failed
+
+
+def _names(text: str, known: Iterable[str], what: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in known:
+            hint = nearest_name(name, known) or f"; there are {', '.join(known)}"
+            raise SystemExit(f"there is no {what} {name!r}{hint}")
+    return names
+
+
+def _jobs(arguments: argparse.Namespace, arms: Mapping[str, bool], known: set[tuple[object, ...]]) -> list[Job]:
+    core = ",".join(task.name for task in TASKS.values() if arguments.final or not task.final_only)
+    tasks = _names(arguments.tasks or core, TASKS, "task")
+    chosen = _names(arguments.arms, arms, "arm")
+    wanted = (
+        Job(task, arm, seed, arguments.final)
+        for seed in parse_seeds(arguments.seeds)
+        for task in tasks
+        for arm in chosen
+        if not (TASKS[task].trap and arms[arm])
+    )
+    return [job for job in wanted if job.identity not in known]
+
+
+def run_command(arms: Mapping[str, bool], worker: Path, results: Path, default_arms: str) -> None:
+    """Read the command line and do what it says.
+
+    Args:
+        arms: The arms by name, and whether each has ops of its own.
+        worker: The script that trains them.
+        results: The file that keeps their results, unless another is given.
+        default_arms: The arms that are trained where none are named.
+    """
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", required=True, help="directory with the data sets")
+    parser.add_argument("--tasks", help="tasks, by comma; the core if not given")
+    parser.add_argument("--arms", default=default_arms, help="arms, by comma")
+    parser.add_argument("--seeds", default="0-1", help="seeds, such as 0-2 or 0,3")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
+    parser.add_argument("--final", action="store_true", help="measure on the test sets, once, after all choices")
+    parser.add_argument("--results", type=Path, default=results)
+    parser.add_argument("--runs", type=Path, default=Path("runs/proving-ground"), help="where unfinished runs are kept")
+    parser.add_argument("--set", action="append", default=[], help="a setting for all runs, as key=value; for trials")
+    arguments = parser.parse_args()
+    try:
+        known = {key(run) for run in load_runs(arguments.results) if "failed" not in run}
+        waiting = _jobs(arguments, arms, known)
+    except ValueError as error:
+        raise SystemExit(str(error)) from None
+    arguments.runs.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, str(worker), arguments.data, str(arguments.runs), *arguments.set]
+    said = "python " + shlex.join([f"{worker.parent.name}/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+    failed = 0
+    if waiting:
+        print(f"{len(waiting)} runs to train, {arguments.jobs} at a time", flush=True)
+        failed = train(waiting, command, arguments.jobs, arguments.results, arguments.runs / "workers.log", said)
+    from proving_page import write_page
+
+    print(f"page to open: {write_page(arguments.results, arguments.results.with_suffix('.html'))}")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    run_command(
+        {name: arm.own_ops for name, arm in ARMS.items()},
+        Path(__file__).parent / "proving_worker.py",
+        RESULTS / "proving-ground.json",
+        ",".join(DEFAULT_ARMS),
+    )

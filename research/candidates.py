@@ -1,0 +1,212 @@
+"""Candidate filters: each steers a mixture of ops so that training is as hard as new samples are.
+
+Difficulty is the training loss under augmentation over the loss of held-out plain samples. A candidate is a few numbers
+in a table below; ``explore.py`` trains it on the proving ground's tasks.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from particleaugment.executors.fused import RANDOM_LEVELS, Plan, both_signs
+from particleaugment.ops import OPS, lookup, op_indices
+from particleaugment.policies.base import Draws, Policy, get_semantics
+from particleaugment.policies.trivial import TrivialAugment
+from particleaugment.program import Program
+from particleaugment.random import Stream
+
+SEMANTICS = "trivial-wide"
+FROZEN_FROM = 0.8  # of training: from there on all samples are trained on, and nothing is steered
+MEMORY = 0.05  # of training, over which losses are averaged
+
+
+@dataclass(frozen=True, eq=False)
+class Mixture(Policy):
+    """Several slots; each draws an op evenly, applies it with a probability of (slot, op), at a level up to a cap.
+
+    Attributes:
+        ops: The ops.
+        gate: Probability that slot k applies op j once drawn, float64 ``[K, n]``.
+        cap: Highest level of each op as a share of the semantics' top, float64 ``[n]``.
+        level_floor: Lowest level as a share of the cap: 0 draws levels evenly up to the cap, 1 always takes the cap.
+    """
+
+    ops: tuple[str, ...]
+    gate: Tensor
+    cap: Tensor
+    level_floor: float = 0.0
+
+    kind = "research-mixture"
+
+    def _levels(self) -> tuple[Tensor, Tensor]:
+        top = get_semantics(SEMANTICS).top
+        steps = torch.arange(int(top) + 1, dtype=torch.float64, device="cpu")
+        steps = top * (self.level_floor + (1 - self.level_floor) * steps / top)
+        choice = torch.arange(len(self.ops), device="cpu").repeat_interleave(len(steps))
+        return choice, (self.cap[:, None] * steps).flatten()
+
+    def plan(self, size: tuple[int, int]) -> Plan:
+        """Return the kernel's tables."""
+        choice, levels = self._levels()
+        return Plan(
+            RANDOM_LEVELS,
+            len(self.gate),
+            torch.tensor(op_indices(self.ops), device="cpu"),
+            both_signs(SEMANTICS, self.ops, choice, levels, size),
+            gate=self.gate.contiguous(),
+            choices=len(self.ops),
+            levels=len(levels) // len(self.ops),
+        )
+
+    def sample(self, ids: Tensor, epoch: Any = 0, seed: Any = 0, size: tuple[int, int] = (32, 32)) -> Program:
+        """Draw programs; the kernel draws the same."""
+        slots, plan = len(self.gate), self.plan(size)
+        streams = (Stream.OP, Stream.LEVEL, Stream.SIGN, Stream.GATE)
+        draws = Draws(ids, epoch, seed, dict.fromkeys(streams, slots))
+        choice = draws.choice(Stream.OP, len(self.ops))
+        level = draws.choice(Stream.LEVEL, plan.levels)
+        applied = draws[Stream.GATE] < self.gate.to(ids.device)[torch.arange(slots, device=ids.device), choice]
+        sign = (draws.signs() < 0).to(torch.int64)
+        arg = plan.table_arg.to(ids.device).view(-1, 2)[choice * plan.levels + level, sign]
+        op = plan.table_op.to(ids.device)[choice]
+        return Program.trusted(torch.where(applied, op, 0), torch.where(applied, arg, 0.0))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the policy as plain data."""
+        return {"kind": self.kind, "ops": list(self.ops), "gate": self.gate.tolist(), "cap": self.cap.tolist()}
+
+    @classmethod
+    def _from_dict(cls, data: Any) -> Any:
+        return cls(tuple(data["ops"]), torch.tensor(data["gate"]), torch.tensor(data["cap"]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A candidate's settings.
+
+    Attributes:
+        shape: What strength does to the mixture: ``level-then-ops`` (one op up to full level, then a second and a
+            third), ``three-mild`` (three ops whose level rises), ``ops-then-level`` (more ops first, then their level),
+            ``per-op`` (a cap for each op, each steered by the loss of the samples that it was applied to).
+        kappa: Wanted difficulty.
+        held_out: Samples held out until 80 % of training.
+        start: Strength at the start: from 0 to 3, or the caps' first value for ``per-op``.
+        gain: How far strength can move over the whole run, at most.
+        slots: Ops per image, for ``per-op``.
+        pull: For ``per-op``: how strongly caps follow their own op's loss rather than the mean over ops (1: only).
+        frozen: Whether strength stays where it starts.
+        fade: Whether strength falls to 0 over the last fifth.
+    """
+
+    shape: str = "level-then-ops"
+    kappa: float = 1.0
+    held_out: int = 64
+    start: float = 1.0
+    gain: float = 12.0
+    slots: int = 3
+    pull: float = 1.0
+    frozen: bool = False
+
+
+@dataclass
+class Controller:
+    """A candidate at work on one run."""
+
+    settings: Candidate
+    ops: tuple[str, ...]
+    epochs: int
+    strength: float = 0.0
+    log_cap: Tensor = field(default_factory=lambda: torch.zeros(0))
+    _train: float | None = None
+    _held: float | None = None
+    _op_sum: Tensor | None = None
+    _op_count: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        self.strength = self.settings.start
+        first = max(1e-3, self.settings.start if self.settings.shape == "per-op" else 1.0)
+        self.log_cap = torch.full((len(self.ops),), math.log(first), dtype=torch.float64)
+        self.has_level = torch.tensor([lookup(name).takes_argument and name != "Rotate90" for name in self.ops])
+
+    def policy(self) -> Mixture:
+        """Return the mixture at the present strength."""
+        n, s, shape = len(self.ops), self.strength, self.settings.shape
+        ones = torch.ones(n, dtype=torch.float64)
+        if shape == "per-op":
+            cap = self.log_cap.exp()
+            gate = torch.where(self.has_level, ones, cap).repeat(self.settings.slots, 1)
+            return Mixture(self.ops, gate, torch.where(self.has_level, cap, ones))
+        slots = torch.arange(3, dtype=torch.float64)
+        if shape == "level-then-ops":
+            level, share = min(1.0, s), (s - slots).clamp(0, 1)
+            share[0] = 1.0
+        elif shape == "three-mild":
+            level, share = min(1.0, s / 3), torch.ones(3, dtype=torch.float64)
+        elif shape == "ops-then-level":
+            level, share = min(1.0, 0.2 + 0.8 * max(0.0, s - 1) / 2), (3 * s - slots).clamp(0, 1)
+        else:
+            raise ValueError(f"there is no shape {shape!r}")
+        # Ops without a level are as strong as their probability.
+        gate = share[:, None] * torch.where(self.has_level, 1.0, level)
+        return Mixture(self.ops, gate, level * ones)
+
+    def _average(self, before: float | None, now: float) -> float:
+        return now if before is None else before + (now - before) / max(1.0, MEMORY * self.epochs)
+
+    def update(self, epoch: int, train: float, held: float | None, op_sum: Tensor, op_count: Tensor) -> None:
+        """Take an epoch's losses in and move the strength."""
+        if held is None or self.settings.frozen or epoch > FROZEN_FROM * self.epochs:
+            return
+        self._train, self._held = self._average(self._train, train), self._average(self._held, held)
+        keep = 1 - 1 / max(1.0, MEMORY * self.epochs)
+        self._op_sum = op_sum if self._op_sum is None else keep * self._op_sum + op_sum
+        self._op_count = op_count if self._op_count is None else keep * self._op_count + op_count
+        target, rate = math.log(self.settings.kappa * max(self._held, 1e-6)), self.settings.gain / self.epochs
+        error = max(-1.0, min(1.0, target - math.log(max(self._train, 1e-6))))
+        if self.settings.shape != "per-op":
+            self.strength = max(0.0, min(3.0, self.strength + rate * error))
+            return
+        mean = self._op_sum / self._op_count.clamp(min=1.0)
+        own = (target - mean.clamp(min=1e-6).log()).clamp(-1, 1)
+        own = torch.where(self._op_count > 0, own, torch.full_like(own, error))
+        step = self.settings.pull * own + (1 - self.settings.pull) * error
+        self.log_cap = (self.log_cap + rate * step).clamp(math.log(1e-3), 0.0)
+
+    def trace(self) -> dict[str, Any]:
+        """Return the present strength for the record."""
+        if self.settings.shape == "per-op":
+            caps = {name: round(cap, 3) for name, cap in zip(self.ops, self.log_cap.exp().tolist())}
+            return {"caps": caps}
+        return {"strength": round(self.strength, 3)}
+
+
+def task_ops(configured: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the ops of a task: its own op set, or TrivialAugment's fourteen."""
+    return TrivialAugment().ops if configured == OPS else configured
+
+
+CANDIDATES: dict[str, Candidate] = {
+    "knob": Candidate(),
+    "knob-k0.7": Candidate(kappa=0.7),
+    "knob-k0.5": Candidate(kappa=0.5),
+    "knob-k1.4": Candidate(kappa=1.4),
+    "knob-held32": Candidate(held_out=32),
+    "knob-held128": Candidate(held_out=128),
+    "mild": Candidate(shape="three-mild"),
+    "mild-k0.5": Candidate(shape="three-mild", kappa=0.5),
+    "mild-k0.3": Candidate(shape="three-mild", kappa=0.3),
+    "ops-first": Candidate(shape="ops-then-level"),
+    "per-op": Candidate(shape="per-op", start=0.5, gain=24.0),
+    "per-op-k0.5": Candidate(shape="per-op", start=0.5, gain=24.0, kappa=0.5),
+    "per-op-k0.7": Candidate(shape="per-op", start=0.5, gain=24.0, kappa=0.7),
+    "per-op-k1.4": Candidate(shape="per-op", start=0.5, gain=24.0, kappa=1.4),
+    "per-op-2": Candidate(shape="per-op", start=0.7, gain=24.0, slots=2),
+    "per-op-1": Candidate(shape="per-op", start=1.0, gain=24.0, slots=1),
+    "per-op-4": Candidate(shape="per-op", start=0.4, gain=24.0, slots=4),
+    "per-op-pull0": Candidate(shape="per-op", start=0.5, gain=24.0, pull=0.0),
+}

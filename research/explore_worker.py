@@ -1,0 +1,134 @@
+"""Trains candidates one after the other; see ``benchmarks/proving_worker.py``."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "benchmarks")]
+
+import torch  # noqa: E402
+from candidates import CANDIDATES, FROZEN_FROM, Controller, task_ops  # noqa: E402
+from proving_worker import difficulty, serve  # noqa: E402
+from torch import Tensor  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+from particleaugment.data import epoch_permutation  # noqa: E402
+from particleaugment.data.split import held_out_split  # noqa: E402
+from particleaugment.ops import TABLE, op_indices  # noqa: E402
+from particleaugment.training import build as building  # noqa: E402
+from particleaugment.training.config import Config  # noqa: E402
+from particleaugment.training.graph import GraphTrainee  # noqa: E402
+from particleaugment.training.session import learning_rate  # noqa: E402
+from particleaugment.training.shared import SharedParts  # noqa: E402
+from particleaugment.training.stop import Stop  # noqa: E402
+
+
+class CountingTrainee(GraphTrainee):
+    """Also sums losses by op: of each op, over the samples that it was applied to."""
+
+    slots = 3
+
+    def __init__(self, *arguments: Any, **options: Any):
+        super().__init__(*arguments, **options)
+        device = self.images.device
+        self._op_numbers = torch.arange(len(TABLE) + 4, device=device)
+        self.op_sums = torch.zeros(2, len(self._op_numbers), device=device)
+        self._held: tuple[torch.cuda.CUDAGraph, Tensor] | None = None
+
+    def _step(self, ids: Tensor, forward: Callable[[Tensor], Tensor]) -> None:
+        drawn = torch.zeros(len(ids), self.slots, dtype=torch.int64, device=ids.device)
+        inputs = self._training(self.images, ids, index=ids, drawn=drawn)
+        losses = self._losses(inputs, self.labels[ids], forward)
+        self.optimizer.zero_grad(set_to_none=True)
+        losses.mean().backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        detached = losses.detach()
+        self._loss_sum += detached.double().sum()
+        applied = (drawn[:, :, None] == self._op_numbers).any(1).float()
+        self.op_sums += torch.stack([detached, torch.ones_like(detached)]) @ applied
+
+    @torch.no_grad()
+    def held_out_loss(self, ids: Tensor) -> float:
+        """Return the mean loss of some plain samples; always the same ones, so the pass is captured."""
+        self.model.eval()
+        if self._held is None:
+            ids = ids.to(self.images.device)
+            inputs, labels = self._plain(self.images, ids, index=ids), self.labels[ids]
+            for _ in range(2):
+                self._losses(inputs, labels, self.model)
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                loss = self._losses(inputs, labels, self.model).double().mean()
+            self._held = graph, loss
+        self._held[0].replay()
+        value = float(self._held[1])
+        self.model.train()
+        return value
+
+
+def run_candidate(
+    job: dict[str, Any], config: Config, runs: Path, shared: SharedParts, stop: Stop
+) -> dict[str, Any] | None:
+    """Train one run; it is not resumed."""
+    start = time.monotonic()
+    settings, ops = CANDIDATES[job["arm"]], task_ops(config.ops)
+    CountingTrainee.slots = settings.slots if settings.shape == "per-op" else 3
+    building.GraphTrainee = CountingTrainee  # type: ignore[misc]
+    parts = building.build(config, print, True, ops, shared=shared)
+    trainee, labels = parts.trainee, parts.samples.labels.cpu()
+    assert isinstance(trainee, CountingTrainee)
+    groups = getattr(parts.data, "train_groups", None)
+    extra = () if groups is None else (groups.cpu(),)
+    trained, held = held_out_split(labels, settings.held_out, config.seed, *extra)
+    controller = Controller(settings, ops, config.epochs)
+    indices = torch.tensor(op_indices(ops))
+    ready, curve, traces, evaluating = time.monotonic(), [], [], 0.0
+    for epoch in range(1, config.epochs + 1):
+        stop.check()
+        for group in parts.optimizer.param_groups:
+            group["lr"].fill_(learning_rate(config, epoch))
+        parts.model.train()
+        measured = epoch <= FROZEN_FROM * config.epochs
+        ids = trained if measured else torch.arange(len(labels))
+        order = ids[epoch_permutation(len(ids), config.seed, epoch)]
+        trainee.op_sums.zero_()
+        loss = trainee.train(controller.policy(), order, epoch, progress=lambda *_: None) / len(ids)
+        if not math.isfinite(loss):
+            raise ValueError("the training loss is not finite")
+        sums = trainee.op_sums.cpu().double()[:, indices]
+        controller.update(epoch, loss, trainee.held_out_loss(held) if measured else None, sums[0], sums[1])
+        if epoch % config.evaluate_every == 0 or epoch == config.epochs:
+            before = time.monotonic()
+            parts.model.eval()
+            held_out_loss, accuracy = parts.evaluate(None, lambda *_: None)
+            curve.append([epoch, loss, held_out_loss, accuracy])
+            traces.append([epoch, controller.trace()])
+            evaluating += time.monotonic() - before
+    end = time.monotonic()
+    return {
+        "accuracy": curve[-1][3],
+        "loss": round(curve[-1][2], 5),
+        "difficulty": difficulty(curve, config.epochs),
+        "steps": config.epochs * -(-len(labels) // config.batch_size),
+        "epochs": config.epochs,
+        "images": len(labels),
+        "curve": [[int(row[0]), *(round(value, 4) for value in row[1:])] for row in curve],
+        "trace": traces,
+        "seconds": {
+            "total": end - start,
+            "start": ready - start,
+            "train": end - ready - evaluating,
+            "evaluate": evaluating,
+        },
+    }
+
+
+if __name__ == "__main__":
+    serve(run_candidate, lambda arm, size: ("policy=none",))
