@@ -116,6 +116,8 @@ def build(
         files = ranks.everywhere(lambda: _open_folder(config, quiet, found))
         return _streamed(config, files, why_streamed, say, executor, ranks)
     data, model, resident = ranks.everywhere(lambda: _data_and_model(config, quiet, ranks))
+    if config.part_of_data and not description:
+        say(f"{len(data.train_labels):,} training images{config.part_of_data}, {len(data.test_labels):,} test images")
     optimizer = _optimizer(config, model)
     samples = Samples((data.train_images, data.train_labels))
     trainee: EagerTrainee | GraphTrainee
@@ -148,8 +150,8 @@ def _checked_request(config: Config, ranks: Ranks) -> tuple[FolderListing | None
         )
     if config.data_set != "folder" or not config.data_place:
         return None, ""
-    found = find_images(config.data_place)
-    return found, found.describe(config.validation)
+    found = find_images(config.data_place, groups=config.groups)
+    return found, found.describe(config.validation, config.train_size, config.data_seed)
 
 
 def _data_and_model(config: Config, quiet: bool, ranks: Ranks) -> tuple[ImageData, nn.Module, bool]:
@@ -160,6 +162,9 @@ def _data_and_model(config: Config, quiet: bool, ranks: Ranks) -> tuple[ImageDat
         config.data_dir or None,
         image_size=config.image_size or None,
         validation=config.validation,
+        train_size=config.train_size,
+        groups=config.groups,
+        seed=config.data_seed,
         quiet=quiet,
     )
     if config.normalization == "imagenet":
@@ -218,6 +223,8 @@ def _open_folder(config: Config, quiet: bool, found: FolderListing | None) -> Fo
         config.data_place,
         _image_size(config),
         validation=config.validation,
+        train_size=config.train_size,
+        data_seed=config.data_seed,
         seed=config.seed,
         crop_scale=config.crop_scale,
         normalization=config.normalization,
