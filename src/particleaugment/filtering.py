@@ -197,12 +197,12 @@ class FilterSettings:
         """Whether D_vp is not trained on in an epoch; severities are measured on it after that, but the gap is not."""
         return self.holds_out and (self.measure != "loss" or epoch - 1 < FINAL * self.epochs)
 
-    def split(self, labels: Tensor, seed: int) -> tuple[Tensor, Tensor] | None:
-        """Return the samples to train on and D_vp, or None where D_vp is not held out."""
+    def split(self, labels: Tensor, seed: int, groups: Tensor | None = None) -> tuple[Tensor, Tensor] | None:
+        """Return the samples to train on and D_vp, or None where D_vp is not held out; no group is on both sides."""
         if not self.holds_out:
             return None
         try:
-            trained, held_out = held_out_split(labels, self.measure_size, seed)
+            trained, held_out = held_out_split(labels, self.measure_size, seed, groups)
         except ValueError as error:
             raise ValueError(f"measure_size={self.measure_size} does not suit {len(labels)} samples: {error}") from None
         if self.measure == "loss" and len(held_out) < 2:

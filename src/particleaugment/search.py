@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from particleaugment import filter as pf
 from particleaugment.augment import Augment
+from particleaugment.data.groups import as_groups
 from particleaugment.filtering import IMPROVED, FilterRecord, FilterSettings, filter_step
 from particleaugment.ops import nearest_name
 from particleaugment.policies.particles import ParticlePolicy
@@ -43,6 +44,8 @@ class ParticleAugment:
         resample: Filter of the geometric ops.
         fill: Their fill colour.
         executor: See :func:`particleaugment.apply`.
+        groups: Group of each sample of the data set (a patient, a scene), a number or a name, where samples that are
+            held out must not share a group with those that are trained on.
         settings: Any other field of :class:`FilterSettings`, by name.
 
     >>> search = ParticleAugment(num_particles=4, nonzero=2, m=3, seed=0, clone_size=16, measure_size=8)
@@ -69,6 +72,7 @@ class ParticleAugment:
         resample: str = "bilinear",
         fill: tuple[int, int, int] = (128, 128, 128),
         executor: str = "auto",
+        groups: Tensor | Sequence[Any] | None = None,
         **settings: Any,
     ):
         unknown = set(settings) - set(FilterSettings.__dataclass_fields__)
@@ -79,7 +83,7 @@ class ParticleAugment:
             }
             raise TypeError(f"ParticleAugment has no setting {name!r}{nearest_name(name, sorted(known))}")
         self.settings = FilterSettings(num_particles=num_particles, nonzero=nonzero, m=m, **settings)
-        self.seed = seed
+        self.seed, self.groups = seed, as_groups(groups)
         self.state = self.settings.initial_state(seed)
         self.frozen = False
         self.steps_taken = 0
@@ -236,7 +240,8 @@ class ParticleAugment:
         self.check_held_out(samples.labels)
         # What ranks do together depends on these: if they differ, ranks would wait for each other.
         given = (self.seed, self.steps_taken, self.frozen, self.epoch, batch_size, accumulate)
-        self._require_same(ranks, "before", torch.tensor(given, device="cpu"), samples.labels)
+        alike = [samples.labels] if self.groups is None else [samples.labels, self.groups]
+        self._require_same(ranks, "before", torch.tensor(given, device="cpu"), *alike)
         augment = self.training_augmentation()
         trainee = EagerTrainee(learner, samples, augment, batch_size * ranks.world)
         with ranks.common_buffers(model):
@@ -361,7 +366,7 @@ class ParticleAugment:
         """Return what is trained on and what is held out of samples with these labels; drawn once."""
         labels = labels.to("cpu", torch.int64)
         if self._split is None or not torch.equal(self._split[0], labels):
-            self._split = (labels, self.settings.split(labels, self.seed))
+            self._split = (labels, self.settings.split(labels, self.seed, self.groups))
         return self._split[1]
 
     def __repr__(self) -> str:

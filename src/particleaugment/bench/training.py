@@ -63,6 +63,9 @@ def time_run(
         config.data_dir or None,
         image_size=config.image_size or None,
         validation=config.validation,
+        train_size=config.train_size,
+        groups=config.groups,
+        seed=config.data_seed,
         quiet=True,
     )
     found = phase_seconds(records, warm_up)

@@ -18,7 +18,10 @@ from particleaugment.training.data_checks import check_search
 
 __all__ = ["check_data"]
 
-_DATA_SETTINGS = ("recipe", "data", "data_dir", "image_size", "validation", "normalization", "stream", "crop_scale")
+_DATA_SETTINGS = (
+    "recipe", "data", "data_dir", "image_size", "validation", "train_size", "data_seed", "groups", "normalization",
+    "stream", "crop_scale",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +29,7 @@ class _Facts:
     """What is kept of the data: the images are dropped, since every run loads its own."""
 
     labels: Tensor
+    groups: Tensor | None
     num_classes: int
 
 
@@ -84,7 +88,7 @@ def _facts(config: Config, quiet: bool) -> _Facts | str:
         )
     except (TypeError, ValueError) as error:
         return str(error)
-    return _Facts(parts.samples.labels, parts.data.num_classes)
+    return _Facts(parts.samples.labels, parts.data.train_groups, parts.data.num_classes)
 
 
 def _problem(config: Config, facts: _Facts) -> str:
@@ -94,14 +98,14 @@ def _problem(config: Config, facts: _Facts) -> str:
             build_model(config.model, facts.num_classes, config.seed)
     except ValueError as error:
         return str(error)
-    return _misfit(config, facts.labels) if config.searches else ""
+    return _misfit(config, facts) if config.searches else ""
 
 
-def _misfit(config: Config, labels: Tensor) -> str:
+def _misfit(config: Config, facts: _Facts) -> str:
     """Return why the samples that a filter step asks for cannot be had, or nothing."""
     try:
-        search = ParticleAugment(**vars(config.filter_settings()), seed=config.seed)
-        check_search(search, labels, say=lambda sentence: None)
+        search = ParticleAugment(**vars(config.filter_settings()), seed=config.seed, groups=facts.groups)
+        check_search(search, facts.labels, say=lambda sentence: None)
     except ConfigError as error:
         return str(error)
     return ""

@@ -28,8 +28,8 @@ def render(comparison: Comparison) -> str:
     summaries = arm_summaries(comparison.arms, comparison.runs)
     finished = sum(summary.runs for summary in summaries)
     subtitle = (
-        f"{base.model} on {base.data}, {base.epochs} epochs; {finished} of {len(comparison.runs)} runs finished; "
-        f"accuracy on {comparison.measured_on} images"
+        f"{base.model} on {base.data}{base.part_of_data}, {base.epochs} epochs; "
+        f"{finished} of {len(comparison.runs)} runs finished; accuracy on {comparison.measured_on} images"
     )
     parts = [alarm_box(remarks(comparison))]
     if summaries:

@@ -7,8 +7,10 @@ from particleaugment.data.cifar import load_cifar10, load_cifar100
 from particleaugment.data.dataset import ImageData, channel_statistics, hold_out
 from particleaugment.data.digits import load_digits
 from particleaugment.data.folder import FolderDataset, folder_statistics, load_folder
+from particleaugment.data.groups import check_grouping
 from particleaugment.data.idx import load_fashion_mnist, load_mnist
 from particleaugment.data.listing import ImageList, list_folder
+from particleaugment.data.parts import check_train_size
 from particleaugment.data.split import (
     disjoint_stratified_subsets,
     epoch_permutation,
@@ -52,6 +54,8 @@ def load_data(
     *,
     image_size: int | None = None,
     validation: int | float = 0,
+    train_size: int | float = 1.0,
+    groups: str = "none",
     seed: int = 0,
     quiet: bool = False,
 ) -> ImageData:
@@ -62,6 +66,9 @@ def load_data(
         directory: Where the data lie; needed by all but the digits.
         image_size: Height and width that a folder's images are brought to, 64 if not given; the others have their own.
         validation: How many training images stand in for the test set, or which fraction; 0 keeps the test set.
+        train_size: How many of the remaining training images to keep, or which fraction; 1.0 is all of them.
+        groups: ``prefix`` or ``class-prefix`` where a folder's file names begin with a group that no split may take
+            apart; see :func:`particleaugment.data.groups.groups_of_names`.
         seed: Which ones; keep it fixed over runs that are compared.
         quiet: Show no progress bar.
 
@@ -79,8 +86,12 @@ def load_data(
             raise ValueError(f"the data set {name!r} is given two directories, {rest} and {directory}; name one")
         directory = rest
     _check_request(name, directory, image_size)
+    check_grouping(groups)
+    if groups != "none" and name != "folder":
+        raise ValueError(f"groups are read from the names of image files, and {name!r} has none; set groups=none")
+    check_train_size(train_size)
     place = None if directory is None else Path(directory).expanduser()
-    return hold_out(_load(name, place, image_size, quiet), validation, seed)
+    return hold_out(_load(name, place, image_size, groups, quiet), validation, seed, train_size)
 
 
 def _check_request(name: str, directory: str | os.PathLike[str] | None, image_size: int | None) -> None:
@@ -96,7 +107,7 @@ def _check_request(name: str, directory: str | os.PathLike[str] | None, image_si
         raise ValueError(f"the images of {name!r} are 32x32, not {image_size}; leave image_size out")
 
 
-def _load(name: str, directory: Path | None, image_size: int | None, quiet: bool) -> ImageData:
+def _load(name: str, directory: Path | None, image_size: int | None, groups: str, quiet: bool) -> ImageData:
     if directory is None:
         return load_digits()
     readers = {
@@ -107,4 +118,4 @@ def _load(name: str, directory: Path | None, image_size: int | None, quiet: bool
     }
     if name in readers:
         return readers[name](directory)
-    return load_folder(directory, FOLDER_SIZE if image_size is None else image_size, quiet=quiet)
+    return load_folder(directory, FOLDER_SIZE if image_size is None else image_size, groups=groups, quiet=quiet)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from particleaugment.data.split import train_validation_split
+from particleaugment.data.parts import training_parts
 
 __all__ = ["ImageData", "channel_statistics", "hold_out"]
 
@@ -18,7 +18,8 @@ class ImageData:
     """Training and test images, uint8 [N, C, H, W] with C = 1 or 3, and their labels, int64 [N].
 
     A label is an index into ``classes``; ``mean`` and ``std`` hold one number per channel, in units where pixel
-    value 255 is 1.
+    value 255 is 1. ``train_groups``, int64 [N] from 0 on, says which training images belong together and are never
+    split, if that is known.
 
     >>> images, labels = torch.arange(8, dtype=torch.uint8).reshape(2, 1, 2, 2), torch.tensor([0, 1])
     >>> mean, std = channel_statistics(images)
@@ -35,6 +36,7 @@ class ImageData:
     classes: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    train_groups: Tensor | None = None
 
     def __post_init__(self) -> None:
         _check_part("train", self.train_images, self.train_labels, len(self.classes))
@@ -43,6 +45,11 @@ class ImageData:
             raise ValueError(
                 "training and test images must agree in channels, height and width, got "
                 f"{list(self.train_images.shape[1:])} and {list(self.test_images.shape[1:])}; resize one of them"
+            )
+        if self.train_groups is not None and self.train_groups.shape != self.train_labels.shape:
+            raise ValueError(
+                f"train_groups must be int64 [{len(self.train_labels)}], got {list(self.train_groups.shape)}; "
+                "give one group per training image"
             )
         channels = self.train_images.shape[1]
         if len(self.mean) != channels or len(self.std) != channels:
@@ -103,16 +110,18 @@ def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, 
     return tuple(means), tuple(stds)
 
 
-def hold_out(data: ImageData, validation: int | float, seed: int = 0) -> ImageData:
+def hold_out(data: ImageData, validation: int | float, seed: int = 0, train_size: int | float = 1.0) -> ImageData:
     """Return data whose test part is a slice of the training set, stratified by class, for making choices on.
 
     The true test set stays out of sight. Every run with the same seed is measured on the same images, so keep this seed
-    fixed over runs that are compared.
+    fixed over runs that are compared. Groups of training images, where the data have them, are kept whole, and the
+    sizes are then approximate.
 
     Args:
         data: The data set.
-        validation: How many training images are held out, or which fraction; 0 leaves the data as they are.
+        validation: How many training images are held out, or which fraction; 0 keeps the test set.
         seed: Which ones.
+        train_size: How many of the remaining training images to keep, or which fraction; 1.0 is all of them.
 
     >>> images, labels = torch.arange(40, dtype=torch.uint8).reshape(10, 1, 2, 2), torch.arange(10) % 2
     >>> data = ImageData(train_images=images, train_labels=labels, test_images=images, test_labels=labels,
@@ -121,16 +130,22 @@ def hold_out(data: ImageData, validation: int | float, seed: int = 0) -> ImageDa
     >>> len(held_out.train_labels), held_out.test_labels.bincount().tolist()
     (6, [2, 2])
     """
-    if not isinstance(validation, bool) and validation == 0:
+    train, judge = training_parts(
+        data.train_labels,
+        validation=validation,
+        train_size=train_size,
+        seed=seed,
+        groups=data.train_groups,
+        names=data.classes,
+    )
+    if len(train) == len(data.train_labels):
         return data
-    try:
-        train, test = train_validation_split(data.train_labels, validation, seed, data.classes)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"validation={validation!r} does not suit the data: {error}") from None
-    return replace(
+    chosen = replace(
         data,
         train_images=data.train_images[train],
         train_labels=data.train_labels[train],
-        test_images=data.train_images[test],
-        test_labels=data.train_labels[test],
+        train_groups=None if data.train_groups is None else data.train_groups[train],
     )
+    if judge is None:
+        return chosen
+    return replace(chosen, test_images=data.train_images[judge], test_labels=data.train_labels[judge])

@@ -158,6 +158,7 @@ def load_folder(
     size: int = 64,
     *,
     test: int | float = 0.2,
+    groups: str = "none",
     normalization: str = "data",
     max_pixels: int | None = None,
     max_bytes: int = MEMORY_LIMIT,
@@ -169,6 +170,7 @@ def load_folder(
         directory: A folder as :func:`particleaugment.data.list_folder` describes it.
         size: Height and width of the images.
         test: How many images are set aside for testing, or which fraction, where there is no folder of them.
+        groups: How file names are read as groups, as :func:`particleaugment.data.list_folder` takes it.
         normalization: ``data`` for the mean and standard deviation of the training images, ``imagenet`` for ImageNet's.
         max_pixels: The largest image that is read.
         max_bytes: How much memory the images may take up.
@@ -182,7 +184,8 @@ def load_folder(
     if normalization not in ("data", "imagenet"):
         raise ValueError(f"normalization must be 'data' or 'imagenet', got {normalization!r}")
     size = _checked_size(size)
-    parts = list_folder(directory, test)
+    parts = list_folder(directory, test, groups)
+    train_groups = parts[0].groups(groups)
     count = sum(len(part) for part in parts)
     needed = decoded_bytes(parts, size)
     if needed > max_bytes:
@@ -202,6 +205,7 @@ def load_folder(
         classes=parts[0].classes,
         mean=mean,
         std=std,
+        train_groups=train_groups,
     )
 
 

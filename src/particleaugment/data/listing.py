@@ -6,12 +6,15 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from particleaugment.data.groups import check_grouping, groups_of_names
 from particleaugment.data.images import EXTENSIONS
+from particleaugment.data.parts import training_parts
 from particleaugment.data.split import train_validation_split
 
 __all__ = ["FolderListing", "ImageList", "find_images", "list_folder", "some_of"]
@@ -76,17 +79,28 @@ class ImageList:
         names = [self.name(index) for index in indices.tolist()]
         return ImageList.of(self.root, self.classes, names, self.labels[indices].tolist())
 
-    def split(self, held_out: int | float, seed: int) -> tuple[ImageList, ImageList]:
+    def groups(self, grouping: str) -> Tensor | None:
+        """Return the group of each image, int64 ``[N]``; see :func:`particleaugment.data.groups.groups_of_names`.
+
+        >>> names = ["cat/tom_1.png", "cat/tom_2.png", "dog/rex_1.png"]
+        >>> ImageList.of("/data", ("cat", "dog"), names, [0, 0, 1]).groups("prefix")
+        tensor([1, 1, 0])
+        """
+        names = [] if grouping == "none" else [self.path(index) for index in range(len(self))]
+        return groups_of_names(names, self.labels, grouping)
+
+    def split(self, held_out: int | float, seed: int, grouping: str = "none") -> tuple[ImageList, ImageList]:
         """Return the list in two parts, stratified by class, the second with ``held_out`` images or that fraction."""
+        groups = self.groups(grouping)
         counts = self.labels.bincount(minlength=len(self.classes))
-        if int(counts.min()) < 2:
+        if int(counts.min()) < 2 and groups is None:
             lonely = self.classes[int(counts.argmin())]
             raise ValueError(
                 f"the class folder {os.path.join(self.root, lonely)} holds a single image, but training and testing "
                 "need one each; add images, remove the folder, or make train and val folders"
             )
         try:
-            first, second = train_validation_split(self.labels, held_out, seed)
+            first, second = train_validation_split(self.labels, held_out, seed, groups=groups)
         except ValueError as error:
             raise ValueError(f"the images in {self.root} cannot be split: {error}") from None
         return self.subset(first), self.subset(second)
@@ -103,6 +117,7 @@ class FolderListing:
             folder's.
         unused: Names of the folders beside those of training and test images.
         skipped: How many files in class folders have other endings than images have, by their ending.
+        grouping: How the training images' names are read as groups, which no split takes apart.
     """
 
     train: ImageList
@@ -110,29 +125,55 @@ class FolderListing:
     test_folder: str
     unused: tuple[str, ...]
     skipped: Mapping[str, int]
+    grouping: str = "none"
 
-    def describe(self, validation: int | float = 0) -> str:
-        """Say in a line what was found.
+    def parts(
+        self, validation: int | float = 0, train_size: int | float = 1.0, seed: int = 0
+    ) -> tuple[ImageList, ImageList, Tensor | None]:
+        """Return the images to train on, those to test on, and the groups of the former.
 
         Args:
             validation: How many training images stand in for the test set, or which fraction; 0 keeps the test set.
+            train_size: How many of the remaining training images to train on, or which fraction; 1.0 is all of them.
+            seed: Which ones.
         """
+        train, judge = self._chosen(validation, train_size, seed)
+        trained = self.train if len(train) == len(self.train) else self.train.subset(train)
+        tested = self.test if judge is None else self.train.subset(judge)
+        return trained, tested, None if self._groups is None else self._groups[train]
+
+    @cached_property
+    def _groups(self) -> Tensor | None:
+        return self.train.groups(self.grouping)
+
+    def _chosen(self, validation: int | float, train_size: int | float, seed: int) -> tuple[Tensor, Tensor | None]:
+        return training_parts(
+            self.train.labels,
+            validation=validation,
+            train_size=train_size,
+            seed=seed,
+            groups=self._groups,
+            names=self.train.classes,
+        )
+
+    def describe(self, validation: int | float = 0, train_size: int | float = 1.0, seed: int = 0) -> str:
+        """Say in a line what was found; the arguments are those of :meth:`parts`."""
         folder = f"folder {_printable(self.test_folder)}" if self.test_folder else ""
         where = folder or "held out, the same ones in every run"
-        parts = [len(self.train), len(self.test)]
+        train, judge = self._chosen(validation, train_size, seed)
+        tested = self.test.labels if judge is None else self.train.labels[judge]
         if validation:
-            try:
-                split = train_validation_split(self.train.labels, validation, seed=0, names=self.train.classes)
-            except (TypeError, ValueError) as error:
-                raise ValueError(f"validation={validation!r} does not suit the data: {error}") from None
-            parts = [len(part) for part in split]
             where = f"held out of the training images by validation={validation}, {folder or 'the test set'} left alone"
         classes = self.train.classes
-        text = f"{_counted(parts[0], 'training image')}, {_counted(parts[1], 'test image')} ({where}), "
-        text += f"{len(classes):,} classes: {some_of(classes)}"
-        present = set(self.test.labels.unique().tolist())
+        text = _counted(len(train), "training image")
+        text += "" if self._groups is None else f" in {_counted(len(self._groups[train].unique()), 'group')}"
+        if train_size != 1.0:
+            left = len(self.train) - (len(tested) if validation else 0)
+            text += f" (train_size={train_size} of {left:,})"
+        text += f", {_counted(len(tested), 'test image')} ({where}), {len(classes):,} classes: {some_of(classes)}"
+        present = set(tested.unique().tolist())
         missing = [name for label, name in enumerate(classes) if label not in present]
-        if missing and not validation:
+        if missing:
             text += f"; no test images of {some_of(missing)}"
         if self.unused:
             text += f"; not used: folder{'s' * (len(self.unused) > 1)} {some_of(self.unused)}"
@@ -143,7 +184,9 @@ class FolderListing:
         return text
 
 
-def list_folder(directory: str | os.PathLike[str], test: int | float = 0.2) -> tuple[ImageList, ImageList]:
+def list_folder(
+    directory: str | os.PathLike[str], test: int | float = 0.2, groups: str = "none"
+) -> tuple[ImageList, ImageList]:
     """Return the training and the test images of a folder.
 
     Either the folder holds ``train`` (or ``training``) and one of ``val``, ``valid``, ``validation``, ``test`` and
@@ -154,6 +197,8 @@ def list_folder(directory: str | os.PathLike[str], test: int | float = 0.2) -> t
     Args:
         directory: The folder.
         test: How many images are set aside, or which fraction, where there is no folder of test images.
+        groups: ``prefix`` or ``class-prefix`` where file names begin with a group, which is then set aside as a whole;
+            see :func:`particleaugment.data.groups.groups_of_names`.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as root:
@@ -164,12 +209,13 @@ def list_folder(directory: str | os.PathLike[str], test: int | float = 0.2) -> t
     >>> train.classes, [train.name(index) for index in range(len(train))], test.labels.tolist()
     (('cat', 'dog'), ['cat/1.png', 'cat/2.JPG', 'dog/1.png'], [1])
     """
-    found = find_images(directory, test)
+    found = find_images(directory, test, groups)
     return found.train, found.test
 
 
-def find_images(directory: str | os.PathLike[str], test: int | float = 0.2) -> FolderListing:
+def find_images(directory: str | os.PathLike[str], test: int | float = 0.2, groups: str = "none") -> FolderListing:
     """Return what :func:`list_folder` does, and what else there is to say of the folder."""
+    check_grouping(groups)
     root = Path(directory)
     if not root.is_dir():
         raise ValueError(f"there is no folder {root}; name one with a sub-folder of images per class")
@@ -187,13 +233,13 @@ def find_images(directory: str | os.PathLike[str], test: int | float = 0.2) -> F
                 f"the sub-folders of {root} are named like the parts of a split, {', '.join(folders)}, but none is a "
                 "train folder with a sub-folder of images per class; make one, or name the folders after classes"
             )
-        return FolderListing(*_scan(root, skipped).split(test, _SPLIT_SEED), "", (), skipped)
+        return FolderListing(*_scan(root, skipped).split(test, _SPLIT_SEED, groups), "", (), skipped, groups)
     train = _scan(root / training[0], skipped)
     testing = _named(folders, TEST_FOLDERS)[:1]
     unused = tuple(name for name in folders if name not in training + testing)
     if not testing:
-        return FolderListing(*train.split(test, _SPLIT_SEED), "", unused, skipped)
-    return FolderListing(train, _scan(root / testing[0], skipped, train.classes), testing[0], unused, skipped)
+        return FolderListing(*train.split(test, _SPLIT_SEED, groups), "", unused, skipped, groups)
+    return FolderListing(train, _scan(root / testing[0], skipped, train.classes), testing[0], unused, skipped, groups)
 
 
 def some_of(names: Sequence[str], most: int = 6) -> str:

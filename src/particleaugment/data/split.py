@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from particleaugment.data.groups import whole_groups
 from particleaugment.random import Stream, uniform
 
 __all__ = [
@@ -30,8 +31,9 @@ __all__ = [
     "train_validation_split",
 ]
 
-# Steps count up from 0; the split of the training set itself must not share its draws with any of them.
+# Steps count up from 0; the splits of the training set itself must not share their draws with any of them.
 _HOLDOUT_STEP = 2**32 - 1
+SUBSET_STEP = 2**32 - 2
 _KEY_BITS = 40
 
 
@@ -87,16 +89,20 @@ def disjoint_stratified_subsets(labels: Tensor, sizes: Sequence[int | float], se
 
 
 def train_validation_split(
-    labels: Tensor, validation: int | float, seed: int, names: Sequence[str] = ()
+    labels: Tensor, validation: int | float, seed: int, names: Sequence[str] = (), groups: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return ascending indices (training, validation) that share the samples out, stratified by class.
 
-    A class of one sample is refused; ``names`` are those of the classes, to tell it by.
+    A class of one sample is refused; ``names`` are those of the classes, to tell it by. Where samples have ``groups``,
+    int64 ``[N]`` from 0 on, these are kept whole and the sizes are approximate (see
+    :func:`particleaugment.data.groups.whole_groups`); a class with a single group is left to training.
 
     >>> train, validation = train_validation_split(torch.arange(50) % 5, 0.2, seed=0)
     >>> len(train), len(validation), torch.equal(torch.cat([train, validation]).sort().values, torch.arange(50))
     (40, 10, True)
     """
+    if groups is not None:
+        return _split_groups(labels, groups, validation, seed)
     lonely = _lonely_samples(labels)
     if len(lonely):
         number = int(labels[lonely].min())
@@ -107,25 +113,50 @@ def train_validation_split(
     return _split(labels, validation, seed, lonely)
 
 
-def held_out_split(labels: Tensor, held_out: int | float, seed: int) -> tuple[Tensor, Tensor]:
+def held_out_split(
+    labels: Tensor, held_out: int | float, seed: int, groups: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Return what :func:`train_validation_split` does, with classes of one sample left to training.
 
     >>> train, measured = held_out_split(torch.tensor([0, 0, 0, 0, 1, 0, 0, 0, 0]), 4, seed=0)
     >>> len(measured), 4 in train
     (4, True)
     """
+    if groups is not None:
+        return _split_groups(labels, groups, held_out, seed)
     return _split(labels, held_out, seed, _lonely_samples(labels))
 
 
 def _split(labels: Tensor, held_out: int | float, seed: int, kept: Tensor) -> tuple[Tensor, Tensor]:
     """Return the indices to train on, those to keep among them, and those that are held out."""
+    size = _held_out_size(labels, held_out)
+    return _two_sides(labels, stratified_subset(labels, size, seed, _HOLDOUT_STEP, exclude=kept))
+
+
+def _split_groups(labels: Tensor, groups: Tensor, held_out: int | float, seed: int) -> tuple[Tensor, Tensor]:
+    """Return the indices to train on and those that are held out, no group being on both sides."""
+    _check_labels(labels)
+    size = _held_out_size(labels, held_out)
+    chosen = whole_groups(labels, groups, size, seed, _HOLDOUT_STEP, leave=True)
+    if not len(chosen):
+        raise ValueError(
+            "no group can be held out, since each is the only one of some class; use smaller groups or groups=none"
+        )
+    return _two_sides(labels, chosen)
+
+
+def _held_out_size(labels: Tensor, held_out: int | float) -> int:
     (size,) = _absolute_sizes([held_out], len(labels), available=len(labels))
     if size == len(labels):
         raise ValueError(
             f"validation takes all {size} samples and leaves none to train on; use a smaller number or a fraction"
         )
+    return size
+
+
+def _two_sides(labels: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
     chosen = torch.zeros(len(labels), dtype=torch.bool, device=labels.device)
-    chosen[stratified_subset(labels, size, seed, _HOLDOUT_STEP, exclude=kept)] = True
+    chosen[second] = True
     return (~chosen).nonzero().flatten(), chosen.nonzero().flatten()
 
 

@@ -15,7 +15,7 @@ from particleaugment.data.folder import (
     folder_statistics,
 )
 from particleaugment.data.images import CentreCrop, RandomResizedCrop
-from particleaugment.data.listing import FolderListing, ImageList, list_folder
+from particleaugment.data.listing import FolderListing, ImageList, find_images
 
 __all__ = ["FolderData", "example_images", "open_folder"]
 
@@ -30,6 +30,7 @@ class FolderData:
         test: Test images: their centres.
         mean: Mean of each channel, in units where 255 is 1.
         std: Standard deviation of each channel, likewise.
+        train_groups: Groups of training images that belong together, int64 ``[N]``, if they are known.
     """
 
     train: FolderDataset
@@ -37,6 +38,7 @@ class FolderData:
     test: FolderDataset
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    train_groups: Tensor | None = None
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -59,6 +61,9 @@ def open_folder(
     size: int,
     *,
     validation: int | float = 0,
+    train_size: int | float = 1.0,
+    data_seed: int = 0,
+    groups: str = "none",
     seed: int = 0,
     crop_scale: float = 0.0,
     normalization: str = "data",
@@ -71,25 +76,28 @@ def open_folder(
         directory: A folder as :func:`particleaugment.data.listing.list_folder` describes it.
         size: Height and width of the images.
         validation: How many training images stand in for the test set, or which fraction; 0 keeps the test set.
+        train_size: How many of the remaining training images to train on, or which fraction; 1.0 is all of them.
+        data_seed: Which images these are.
+        groups: How file names are read as groups, as :func:`particleaugment.data.list_folder` takes it.
         seed: Seed of the random parts.
         crop_scale: Smallest area of a random part, as a fraction of the image; 0 takes the centre instead. With random
             parts the test images have the customary margin cut off, without them nothing but what makes them square.
         normalization: ``data`` for mean and standard deviation of a sample of training images, ``imagenet`` for
             ImageNet's.
         quiet: Show no progress bar.
-        found: What the folder holds, if that is known already.
+        found: What the folder holds, if that is known already; ``groups`` is then its own.
     """
-    train, test = (found.train, found.test) if found is not None else list_folder(directory)
-    mean, std = IMAGENET_STATISTICS if normalization == "imagenet" else folder_statistics(train, size, quiet=quiet)
-    if validation:
-        train, test = train.split(validation, seed=0)
+    found = found if found is not None else find_images(directory, groups=groups)
+    train, test, train_groups = found.parts(validation, train_size, data_seed)
+    constants = normalization == "imagenet"
+    mean, std = IMAGENET_STATISTICS if constants else folder_statistics(found.train, size, quiet=quiet)
     centre = CentreCrop() if crop_scale else CentreCrop(margin=1.0)
     plain = FolderDataset(train, size, train=False, centre=centre)
     drawn = plain
     if crop_scale:
         drawn = FolderDataset(train, size, train=True, seed=seed, crop=RandomResizedCrop((crop_scale, 1.0)))
     tested = FolderDataset(test, size, train=False, centre=centre)
-    return FolderData(train=drawn, plain=plain, test=tested, mean=mean, std=std)
+    return FolderData(train=drawn, plain=plain, test=tested, mean=mean, std=std, train_groups=train_groups)
 
 
 def example_images(images: ImageList, size: int, count: int) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 
 from particleaugment.ops import AUTHORS_OPS, nearest_name
 from particleaugment.policies.auto import PUBLISHED, AutoAugment, published
@@ -12,7 +13,7 @@ from particleaugment.policies.rand import Identity, RandAugment
 from particleaugment.policies.subpolicies import SubPolicies
 from particleaugment.policies.trivial import TrivialAugment
 
-__all__ = ["SHORT_STRINGS", "TIMM_OPS", "parse"]
+__all__ = ["SHORT_STRINGS", "TIMM_OPS", "parse", "with_ops"]
 
 TIMM_OPS: tuple[str, ...] = AUTHORS_OPS
 """The ops of timm's RandAugment, in its order."""
@@ -89,6 +90,29 @@ def parse(text: str) -> Policy:
     names = (*_TIMM_AUTO, *_OWN, "rand", *(f"autoaugment-{name}" for name in PUBLISHED if name != "v0"))
     hint = nearest_name(text, names) or nearest_name(head, names)
     raise ValueError(f"{text!r} is not a policy string{hint}; examples: {_EXAMPLES}")
+
+
+def with_ops(policy: Policy, text: str, ops: tuple[str, ...]) -> Policy:
+    """Return a policy that draws from other ops; the one that does nothing is returned as it is.
+
+    Args:
+        policy: What :func:`parse` made of the text.
+        text: The text, for errors.
+        ops: Names of the ops.
+
+    >>> with_ops(parse("trivial"), "trivial", ("Rotate", "Color")).ops
+    ('Rotate', 'Color')
+    """
+    if isinstance(policy, Identity):
+        return policy
+    if not isinstance(policy, (RandAugment, TrivialAugment)):
+        raise ValueError(f"ops cannot be changed for policy={text}, which names its ops itself; leave ops out")
+    if isinstance(policy, RandAugment) and policy.op_weights is not None:
+        raise ValueError(f"ops cannot be changed for policy={text}, which has weights for timm's ops; leave ops out")
+    try:
+        return replace(policy, ops=ops)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"policy={text} cannot draw from these ops: {error}") from None
 
 
 def _options(text: str, sections: list[str], known: tuple[str, ...]) -> dict[str, float]:

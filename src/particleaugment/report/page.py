@@ -122,7 +122,9 @@ def settings_table(config: Config) -> str:
 def _subtitle(run: RunHistory) -> str:
     config = run.config
     policy = "policy learned by the particle filter" if config.searches else f"policy {config.policy}"
-    return f"{config.model} on {config.data}, {len(run.epochs)} of {config.epochs} epochs, {policy}"
+    return (
+        f"{config.model} on {config.data}{config.part_of_data}, {len(run.epochs)} of {config.epochs} epochs, {policy}"
+    )
 
 
 def _cards(run: RunHistory) -> str:
@@ -150,7 +152,7 @@ def _cards(run: RunHistory) -> str:
 def _found(config: Config) -> FolderListing | None:
     """Return what a run's folder of images holds now, if it has one that is still there."""
     try:
-        return find_images(config.data_place) if config.data_set == "folder" else None
+        return find_images(config.data_place, groups=config.groups) if config.data_set == "folder" else None
     except (OSError, ValueError):
         return None
 
@@ -159,10 +161,15 @@ def _data(run: RunHistory, found: FolderListing | None) -> str:
     if found is None:
         return ""
     try:
-        description = found.describe(run.config.validation)
+        description = found.describe(*_chosen(run.config))
     except ValueError:  # the folder has changed since
         return ""
     return f"<p>The folder of images, when this page was written: {escape(description)}.</p>"
+
+
+def _chosen(config: Config) -> tuple[int | float, int | float, int]:
+    """Which images of a folder a run trains and is judged on, as its listing takes it."""
+    return config.validation, config.train_size, config.data_seed
 
 
 def _policy_story(run: RunHistory) -> list[str]:
@@ -230,8 +237,12 @@ def _examples(config: Config, found: FolderListing | None, count: int = 12) -> T
 
     if found is not None:  # which may be large: a few files are enough
         size = min(config.image_size or _LARGEST_EXAMPLE, _LARGEST_EXAMPLE)
-        return example_images(found.train, size, count)
-    return load_data(config.data, config.data_dir or None, quiet=True).train_images[:count]
+        return example_images(found.parts(*_chosen(config))[0], size, count)
+    validation, train_size, seed = _chosen(config)
+    data = load_data(
+        config.data, config.data_dir or None, validation=validation, train_size=train_size, seed=seed, quiet=True
+    )
+    return data.train_images[:count]
 
 
 def _moments(run: RunHistory) -> list[tuple[str, Policy]]:

@@ -124,6 +124,8 @@ def build(
         return _streamed(config, files, why_streamed, say, executor, ranks)
     data, network, resident = ranks.everywhere(lambda: _data_and_model(config, quiet, ranks, shared))
     model = network.model
+    if config.part_of_data and not description:
+        say(f"{len(data.train_labels):,} training images{config.part_of_data}, {len(data.test_labels):,} test images")
     optimizer = _optimizer(config, model)
     samples = Samples((data.train_images, data.train_labels))
     trainee: EagerTrainee | GraphTrainee
@@ -158,8 +160,8 @@ def _checked_request(config: Config, ranks: Ranks) -> tuple[FolderListing | None
         )
     if config.data_set != "folder" or not config.data_place:
         return None, ""
-    found = find_images(config.data_place)
-    return found, found.describe(config.validation)
+    found = find_images(config.data_place, groups=config.groups)
+    return found, found.describe(config.validation, config.train_size, config.data_seed)
 
 
 def _data_and_model(
@@ -178,6 +180,9 @@ def _load_data(config: Config, quiet: bool) -> tuple[ImageData, bool]:
         config.data_dir or None,
         image_size=config.image_size or None,
         validation=config.validation,
+        train_size=config.train_size,
+        groups=config.groups,
+        seed=config.data_seed,
         quiet=quiet,
     )
     if config.normalization == "imagenet":
@@ -235,6 +240,8 @@ def _open_folder(config: Config, quiet: bool, found: FolderListing | None) -> Fo
         config.data_place,
         _image_size(config),
         validation=config.validation,
+        train_size=config.train_size,
+        data_seed=config.data_seed,
         seed=config.seed,
         crop_scale=config.crop_scale,
         normalization=config.normalization,

@@ -10,8 +10,11 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from particleaugment.data.groups import GROUPINGS
+from particleaugment.data.parts import check_train_size
 from particleaugment.ops import OPS, named_set, nearest_name
 from particleaugment.policies import Policy, Schedule, load, parse
+from particleaugment.policies.parse import with_ops
 from particleaugment.search import FilterSettings
 from particleaugment.strict_json import JSONError, clipped, parse_json, unprintable
 from particleaugment.training.moments import interval
@@ -28,7 +31,7 @@ NORMALIZATIONS = ("data", "imagenet")
 
 # The most that a run could want; beyond it memory, or the generator's 32-bit epochs, would not hold out.
 _MOST = {
-    "seed": (1 << 63) - 1, "image_size": 4096, "epochs": 10**6, "batch_size": 10**6,
+    "seed": (1 << 63) - 1, "data_seed": (1 << 63) - 1, "image_size": 4096, "epochs": 10**6, "batch_size": 10**6,
     "num_particles": 10**5, "clone_epochs": 1000, "warmup": 10**6,
 }  # fmt: skip
 _LONGEST_TEXT = 4096
@@ -57,6 +60,11 @@ class Config:
         data_dir: Where the data lie.
         image_size: Height and width of a folder's images; 0 is 64.
         validation: Training images, as a number or a fraction, that stand in for the test set; 0 keeps the test set.
+        train_size: Training images, as a number or a fraction, that the run trains on, stratified by class; drawn from
+            those that ``validation`` leaves. 1.0 is all of them.
+        data_seed: Seed of the choice of images by ``validation`` and ``train_size``, which ``seed`` leaves alone.
+        groups: ``prefix`` or ``class-prefix`` for a folder whose file names begin with a group, up to the first
+            underscore, that no split may take apart: a group across all classes, or within each class.
         normalization: ``data`` for the training images' mean and standard deviation, ``imagenet`` for ImageNet's.
         stream: Whether a folder's files are decoded while the network trains: ``true``, ``false``, or ``auto`` for
             those that memory does not hold.
@@ -84,6 +92,7 @@ class Config:
         resample: Filter of the geometric ops: ``nearest``, ``bilinear`` or ``bicubic``.
         fill: Their fill colour: red, green, blue.
         policy: ``particles`` to learn one, a policy string, ``schedule:FILE`` or ``file:FILE``.
+        ops: Ops that a learned policy draws from; if changed, RandAugment and TrivialAugment draw from them too.
     """
 
     recipe: str
@@ -92,6 +101,9 @@ class Config:
     data_dir: str = ""
     image_size: int = 0
     validation: int | float = 0
+    train_size: int | float = 1.0
+    data_seed: int = 0
+    groups: str = "none"
     normalization: str = "data"
     stream: str = "auto"
     workers: int | str = "auto"
@@ -151,7 +163,7 @@ class Config:
         for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("seed", "crop", "image_size", "validation"):
+        for name in ("seed", "data_seed", "crop", "image_size", "validation"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must not be negative, got {getattr(self, name)}")
         for name in ("flip", "erase", "momentum", "crop_scale", "jitter"):
@@ -165,7 +177,10 @@ class Config:
             raise ConfigError(f"fill must be three whole numbers from 0 to 255 (red, green, blue), got {self.fill}")
         if self.nesterov and self.momentum == 0:
             raise ConfigError("nesterov needs a momentum above 0; set nesterov=false or a momentum")
-        choices = {"precision": PRECISIONS, "device": DEVICES, "stream": STREAMS, "normalization": NORMALIZATIONS}
+        choices = {
+            "precision": PRECISIONS, "device": DEVICES, "stream": STREAMS, "normalization": NORMALIZATIONS,
+            "groups": GROUPINGS,
+        }  # fmt: skip
         for name, valid in choices.items():
             if getattr(self, name) not in valid:
                 raise ConfigError(f"{name} must be one of {', '.join(valid)}, got {getattr(self, name)!r}")
@@ -179,10 +194,13 @@ class Config:
         if self.sync_batchnorm and self.device == "cpu":
             raise ConfigError("sync_batchnorm works between GPUs only, and this run is on the CPU; leave it out")
         try:
+            check_train_size(self.train_size)
             if self.searches:
                 self.filter_settings()
             elif self.policy_file is None:
-                parse(self.policy)
+                self.fixed_policy()
+            elif self.ops != OPS:
+                raise ValueError(f"ops cannot be changed for policy={self.policy}: its file names them; leave ops out")
         except (TypeError, ValueError) as error:
             raise ConfigError(str(error)) from None
 
@@ -190,6 +208,11 @@ class Config:
     def measured_on(self) -> str:
         """The images that accuracies are of: those of the ``test`` set, or of the ``validation`` split."""
         return "validation" if self.validation else "test"
+
+    @property
+    def part_of_data(self) -> str:
+        """How a run that trains on part of its data says so, or nothing."""
+        return "" if self.train_size == 1.0 else f" (train_size={self.train_size})"
 
     @property
     def data_set(self) -> str:
@@ -223,7 +246,7 @@ class Config:
         if self.workers != "auto" and (isinstance(self.workers, str) or self.workers < 0):
             raise ConfigError(f"workers must be auto, or a number of processes from 0 on, got {self.workers!r}")
         if self.data_set != "folder":
-            for name, off in (("crop_scale", 0), ("stream", "auto")):
+            for name, off in (("crop_scale", 0), ("stream", "auto"), ("groups", "none")):
                 if getattr(self, name) != off and getattr(self, name) != "false":
                     raise ConfigError(f"{name} is for image files, and {self.data!r} has none; set {name}={off}")
         if self.crop_scale and self.crop:
@@ -260,7 +283,8 @@ class Config:
     def fixed_policy(self, copy: Path | None = None) -> Policy:
         """Return the policy of a run without a search; of a file that it names, ``copy`` is read if it exists."""
         if self.policy_file is None:
-            return parse(self.policy)
+            policy = parse(self.policy)
+            return policy if self.ops == OPS else with_ops(policy, self.policy, self.ops)
         path = copy if copy is not None and copy.exists() else Path(self.policy_file).expanduser()
         try:
             policy = Schedule.load(path) if self.policy.startswith("schedule:") else load(path)

@@ -43,6 +43,8 @@ def check_search(search: ParticleAugment, labels: Tensor, say: Callable[[str], N
         message = str(error) if named else f"clone_size and measure_size do not suit: {error}"
         raise ConfigError(f"the search does not suit the data: {message}; or set policy=trivial") from None
     held_out = len(labels) - len(trained)
+    if search.groups is not None and held_out:
+        say(f"{held_out:,} images are held out for measuring, in whole groups (measure_size={settings.measure_size})")
     if settings.measure == "loss" and held_out < _FEW:
         say(
             f"only {held_out} images are held out for measuring, so the filter will mostly follow noise; set a larger "
@@ -51,7 +53,8 @@ def check_search(search: ParticleAugment, labels: Tensor, say: Callable[[str], N
 
 
 def data_identity(data: ImageData | FolderData) -> str:
-    """Return a hash of the classes, all labels, and the names of files or, in memory, the pixels of some images.
+    """Return a hash of the classes, all labels, and the names of files or, in memory, the pixels of some images and
+    their groups, if there are any.
 
     Where the data lie plays no part, so they may be moved.
     """
@@ -65,4 +68,6 @@ def data_identity(data: ImageData | FolderData) -> str:
             some = torch.linspace(0, len(pixels) - 1, min(_LOOKED_AT, len(pixels))).long()
             digest.update(labels.cpu().numpy().tobytes())
             digest.update(pixels[some.to(pixels.device)].cpu().numpy().tobytes())
+        if data.train_groups is not None:
+            digest.update(data.train_groups.numpy().tobytes())
     return digest.hexdigest()

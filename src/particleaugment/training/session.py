@@ -132,6 +132,7 @@ class Session:
                 after=after,
                 resample=config.resample,
                 fill=config.fill,
+                groups=self.data.train_groups,
             )
             check_search(self.search, self.samples.labels, self.display.say)
 

@@ -14,7 +14,9 @@ from particleaugment.training.config import Config
 
 __all__ = ["SharedNetwork", "SharedParts"]
 
-_DATA_SETTINGS = ("data", "data_dir", "image_size", "validation", "normalization", "device")
+_DATA_SETTINGS = (
+    "data", "data_dir", "image_size", "validation", "train_size", "data_seed", "groups", "normalization", "device",
+)  # fmt: skip
 _NETWORK_SETTINGS = ("model", "device", "precision", "deterministic", "sync_batchnorm")
 _KEPT = 4  # data sets, the last ones used
 
