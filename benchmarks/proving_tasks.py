@@ -66,11 +66,17 @@ class Task:
             evaluate_every=max(1, self.epochs // EVALUATIONS),
             train_size=self.size if special is None else special,
             validation=0 if final else self.judge,
+            compile=True,  # runs that follow each other share the compiled network
         )
         return override(base, [*self.settings, *arm, f"seed={seed}"])
 
 
 _NO_UP = (*OPS, "FlipX", "FlipY", "Rotate90")
+_TURNS = ("Identity", "Rotate", "ShearX", "ShearY", "TranslateX", "TranslateY", "FlipX", "FlipY", "Rotate90")
+_COLOURS = (
+    ("Identity", "AutoContrast", "Equalize", "Solarize", "SolarizeAdd", "Color", "Contrast", "Brightness", "Posterize")
+    + ("Invert",)
+)  # fmt: skip
 
 TASKS: Mapping[str, Task] = MappingProxyType(
     {
@@ -95,6 +101,12 @@ TASKS: Mapping[str, Task] = MappingProxyType(
             Task(name="mnist-flips-1000", title="MNIST with flips, 1,000 images", data="mnist", folder="mnist",
                  size=1000, judge=10_000, epochs=500, trap=True,
                  settings=("flip=0", f"ops={','.join(_NO_UP)}")),
+            Task(name="mnist-turns-1000", title="MNIST with flips, harder", data="mnist", folder="mnist",
+                 size=1000, judge=10_000, epochs=500, trap=True,
+                 settings=("flip=0", f"ops={','.join(_TURNS)}")),
+            Task(name="mnist-colours-2000", title="MNIST in three tints, harder", data="folder",
+                 folder="mnist-tints", size=2000, judge=9000, epochs=250, trap=True,
+                 settings=("image_size=32", "stream=false", "flip=0", f"ops={','.join(_COLOURS)}")),
             Task(name="mnist-tints-2000", title="MNIST in three tints, 2,000 images", data="folder",
                  folder="mnist-tints", size=2000, judge=9000, epochs=250, trap=True,
                  settings=("image_size=32", "stream=false", "flip=0", f"ops={','.join((*OPS, 'Invert'))}")),

@@ -100,7 +100,6 @@ class Candidate:
         slots: Ops per image, for ``per-op``.
         pull: For ``per-op``: how strongly caps follow their own op's loss rather than the mean over ops (1: only).
         frozen: Whether strength stays where it starts.
-        fade: Whether strength falls to 0 over the last fifth.
     """
 
     shape: str = "level-then-ops"
@@ -120,6 +119,7 @@ class Controller:
     settings: Candidate
     ops: tuple[str, ...]
     epochs: int
+    classes: int
     strength: float = 0.0
     log_cap: Tensor = field(default_factory=lambda: torch.zeros(0))
     _train: float | None = None
@@ -162,6 +162,7 @@ class Controller:
         """Take an epoch's losses in and move the strength."""
         if held is None or self.settings.frozen or epoch > FROZEN_FROM * self.epochs:
             return
+        held = min(held, math.log(self.classes))  # worse than chance says nothing about new samples
         self._train, self._held = self._average(self._train, train), self._average(self._held, held)
         keep = 1 - 1 / max(1.0, MEMORY * self.epochs)
         self._op_sum = op_sum if self._op_sum is None else keep * self._op_sum + op_sum
@@ -202,6 +203,7 @@ CANDIDATES: dict[str, Candidate] = {
     "mild-k0.3": Candidate(shape="three-mild", kappa=0.3),
     "ops-first": Candidate(shape="ops-then-level"),
     "per-op": Candidate(shape="per-op", start=0.5, gain=24.0),
+    "per-op-k0.3": Candidate(shape="per-op", start=0.5, gain=24.0, kappa=0.3),
     "per-op-k0.5": Candidate(shape="per-op", start=0.5, gain=24.0, kappa=0.5),
     "per-op-k0.7": Candidate(shape="per-op", start=0.5, gain=24.0, kappa=0.7),
     "per-op-k1.4": Candidate(shape="per-op", start=0.5, gain=24.0, kappa=1.4),

@@ -87,7 +87,7 @@ def run_candidate(
     groups = getattr(parts.data, "train_groups", None)
     extra = () if groups is None else (groups.cpu(),)
     trained, held = held_out_split(labels, settings.held_out, config.seed, *extra)
-    controller = Controller(settings, ops, config.epochs)
+    controller = Controller(settings, ops, config.epochs, parts.data.num_classes)
     indices = torch.tensor(op_indices(ops))
     ready, curve, traces, evaluating = time.monotonic(), [], [], 0.0
     for epoch in range(1, config.epochs + 1):
