@@ -13,6 +13,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
@@ -45,12 +46,13 @@ def _write(folder: Path, images: Tensor, labels: Tensor, count: int, stream_seed
     for digit in range(10):
         for name in names:
             (folder / f"{digit}-{name}").mkdir(parents=True)
-    drawn = uniform(stream_seed, Stream.SPLIT, 0, torch.arange(count), slots=1)[:, 0]
-    for number, (image, label, u) in enumerate(zip(images[:count], labels[:count].tolist(), drawn.tolist())):
-        name = names[int(u * len(names))]
-        colour = torch.tensor(TINTS[name], dtype=torch.float32)[:, None, None] / 255
-        pixels = (image.float() * colour).round().to(torch.uint8).permute(1, 2, 0).numpy()
-        Image.fromarray(pixels).save(folder / f"{label}-{name}" / f"{number:05}.png", compress_level=1)
+    drawn = uniform(stream_seed, Stream.SPLIT, 0, torch.arange(count), slots=1)[:, 0].numpy()
+    tint = (drawn * len(names)).astype(np.int64)
+    share = np.array(list(TINTS.values()), np.float32)[tint, None, None] / 255
+    pixels = (images[:count].permute(0, 2, 3, 1).numpy() * share).round().astype(np.uint8)
+    for number, (image, label) in enumerate(zip(pixels, labels[:count].tolist())):
+        path = folder / f"{label}-{names[tint[number]]}" / f"{number:05}.png"
+        Image.fromarray(image).save(path, compress_level=1)
 
 
 if __name__ == "__main__":

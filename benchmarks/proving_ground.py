@@ -206,6 +206,7 @@ def run_command(arms: Mapping[str, bool], worker: Path, results: Path, default_a
     parser.add_argument("--final", action="store_true", help="measure on the test sets, once, after all choices")
     parser.add_argument("--results", type=Path, default=results)
     parser.add_argument("--runs", type=Path, default=Path("runs/proving-ground"), help="where unfinished runs are kept")
+    parser.add_argument("--no-page", action="store_true", help="train only, and leave the page as it is")
     parser.add_argument("--set", action="append", default=[], help="a setting for all runs, as key=value; for trials")
     arguments = parser.parse_args()
     try:
@@ -220,9 +221,10 @@ def run_command(arms: Mapping[str, bool], worker: Path, results: Path, default_a
     if waiting:
         print(f"{len(waiting)} runs to train, {arguments.jobs} at a time", flush=True)
         failed = train(waiting, command, arguments.jobs, arguments.results, arguments.runs / "workers.log", said)
-    from proving_page import write_page
+    if not arguments.no_page:
+        from proving_page import write_page
 
-    print(f"page to open: {write_page(arguments.results, arguments.results.with_suffix('.html'))}")
+        print(f"page to open: {write_page(arguments.results, arguments.results.with_suffix('.html'))}")
     sys.exit(1 if failed else 0)
 
 

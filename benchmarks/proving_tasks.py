@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from particleaugment.ops import OPS
+from particleaugment.policies import TrivialAugment
 from particleaugment.recipes.presets import PRESETS
 from particleaugment.training.config import Config, override
 
@@ -71,10 +71,11 @@ class Task:
         return override(base, [*self.settings, *arm, f"seed={seed}"])
 
 
-_NO_UP = (*OPS, "FlipX", "FlipY", "Rotate90")
+_USUAL = TrivialAugment().ops  # every arm can draw from these
+_NO_UP = (*_USUAL, "FlipX", "FlipY", "Rotate90")
 _TURNS = ("Identity", "Rotate", "ShearX", "ShearY", "TranslateX", "TranslateY", "FlipX", "FlipY", "Rotate90")
 _COLOURS = (
-    ("Identity", "AutoContrast", "Equalize", "Solarize", "SolarizeAdd", "Color", "Contrast", "Brightness", "Posterize")
+    ("Identity", "AutoContrast", "Equalize", "Solarize", "Color", "Contrast", "Brightness", "Posterize")
     + ("Invert",)
 )  # fmt: skip
 
@@ -109,7 +110,7 @@ TASKS: Mapping[str, Task] = MappingProxyType(
                  settings=("image_size=32", "stream=false", "flip=0", f"ops={','.join(_COLOURS)}")),
             Task(name="mnist-tints-2000", title="MNIST in three tints, 2,000 images", data="folder",
                  folder="mnist-tints", size=2000, judge=9000, epochs=250, trap=True,
-                 settings=("image_size=32", "stream=false", "flip=0", f"ops={','.join((*OPS, 'Invert'))}")),
+                 settings=("image_size=32", "stream=false", "flip=0", f"ops={','.join((*_USUAL, 'Invert'))}")),
             Task(name="cifar10-40000", title="CIFAR-10, 40,000 images", data="cifar10", folder="cifar",
                  size=40_000, judge=10_000, epochs=60, final_only=True),
             Task(name="fashion-10000", title="Fashion-MNIST, 10,000 images", data="fashion-mnist",
