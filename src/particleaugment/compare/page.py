@@ -31,7 +31,7 @@ def render(comparison: Comparison) -> str:
         f"{base.model} on {base.data}, {base.epochs} epochs; {finished} of {len(comparison.runs)} runs finished; "
         f"accuracy on {comparison.measured_on} images"
     )
-    parts = [alarm_box(remarks(comparison))]
+    parts = [alarm_box(remarks(comparison)), *_recommendation(comparison)]
     if summaries:
         parts += _accuracy(comparison, summaries)
         parts += _differences(comparison)
@@ -46,6 +46,13 @@ _CURVES = (
     "Accuracy on plain images and training loss under augmentation: mean over the seeds of the finished runs, with a "
     "band of one standard deviation. The losses of arms that augment differently are not comparable."
 )
+
+
+def _recommendation(comparison: Comparison) -> list[str]:
+    advice = comparison.recommendation
+    if advice is None:
+        return []
+    return ["<h2>Recommendation</h2>", *(f"<p>{escape(sentence)}</p>" for sentence in advice.sentences)]
 
 
 def _accuracy(comparison: Comparison, summaries: Sequence[ArmSummary]) -> list[str]:
