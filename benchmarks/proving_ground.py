@@ -23,7 +23,7 @@ from queue import Queue
 from typing import Any
 
 from common import RESULTS
-from proving_results import Run, add_run, key, load_runs
+from proving_results import Key, Run, add_run, key, load_runs
 from proving_tasks import ARMS, TASKS
 
 from particleaugment.compare.arms import parse_seeds
@@ -46,7 +46,7 @@ class Job:
     final: bool
 
     @property
-    def identity(self) -> tuple[object, ...]:
+    def identity(self) -> Key:
         """What its result is kept by."""
         return key(
             {
@@ -174,7 +174,7 @@ def _names(text: str, known: Iterable[str], what: str) -> list[str]:
     return names
 
 
-def _jobs(arguments: argparse.Namespace, arms: Mapping[str, bool], known: set[tuple[object, ...]]) -> list[Job]:
+def _jobs(arguments: argparse.Namespace, arms: Mapping[str, bool], known: set[Key]) -> list[Job]:
     core = ",".join(task.name for task in TASKS.values() if arguments.final or not task.final_only)
     tasks = _names(arguments.tasks or core, TASKS, "task")
     chosen = _names(arguments.arms, arms, "arm")
@@ -216,7 +216,8 @@ def run_command(arms: Mapping[str, bool], worker: Path, results: Path, default_a
         raise SystemExit(str(error)) from None
     arguments.runs.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, str(worker), arguments.data, str(arguments.runs), *arguments.set]
-    said = "python " + shlex.join([f"{worker.parent.name}/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+    words = ["DIR" if word == arguments.data else word for word in sys.argv[1:]]
+    said = "python " + shlex.join([f"{worker.parent.name}/{Path(sys.argv[0]).name}", *words])
     failed = 0
     if waiting:
         print(f"{len(waiting)} runs to train, {arguments.jobs} at a time", flush=True)

@@ -17,6 +17,8 @@ from typing import Any
 
 from accuracy_tables import PHASES, POLICIES, comparison, controls, literal, quick, results
 from common import result, table
+from proving_page import RESULT_FILE, figures_of
+from proving_words import proving_table
 from settings_table import settings_rows
 
 from particleaugment.recipes import PRESETS, RECIPES
@@ -214,6 +216,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "literal": literal,
     "quick": quick,
     "recipes": recipes,
+    "proving ground": lambda: proving_table(figures_of([RESULT_FILE])),
     "settings": lambda: table(["setting", "usual value", "meaning"], settings_rows()),
 }
 

@@ -16,7 +16,6 @@ import torch  # noqa: E402
 from candidates import CANDIDATES, FROZEN_FROM, Controller, task_ops  # noqa: E402
 from proving_worker import difficulty, serve  # noqa: E402
 from torch import Tensor  # noqa: E402
-from torch.nn import functional  # noqa: E402
 
 from particleaugment.data import epoch_permutation  # noqa: E402
 from particleaugment.data.split import held_out_split  # noqa: E402

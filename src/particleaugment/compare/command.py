@@ -31,7 +31,7 @@ def compare(
             help="Arms, separated by commas; list shows them. improved is the filter that train uses, particles the "
             "paper's to the letter. Also schedule:FILE and name:key=value,key=value.",
         ),
-    ] = "none,trivialaugment,improved",
+    ] = "none,trivialaugment,randaugment,improved",
     seeds: Annotated[str, typer.Option("--seeds", metavar="SEEDS", help="Seeds, as 0-11 or 0,3,7.")] = "0-2",
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="runs/compare-RECIPE if not given.")] = None,
     assignments: Annotated[
@@ -192,4 +192,6 @@ def _publish(folder: ComparisonFolder, comparison: Comparison, console: Console)
 
     write_atomically(folder.page, render(comparison).encode())
     print_comparison(comparison, console, folder)
+    if comparison.recommendation is not None:
+        console.print(f"\n{comparison.recommendation.text}", soft_wrap=True)
     console.print(f"page to open: {folder.page}", soft_wrap=True)

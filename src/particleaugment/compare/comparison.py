@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from particleaugment.compare.arms import Arm
+from particleaugment.compare.recommendation import Recommendation, recommend
 from particleaugment.compare.records import RunRecord
 from particleaugment.compare.summary import arm_summaries, differences
 from particleaugment.ops import nearest_name
@@ -57,6 +58,11 @@ class Comparison:
     def measured_on(self) -> str:
         """Which images the accuracy is of: the test set, or training images held out in its place."""
         return "validation" if self.base.validation else "test"
+
+    @property
+    def recommendation(self) -> Recommendation | None:
+        """Which arm to use and how sure that is, or None where fewer than two arms have a finished run."""
+        return recommend(self.arms, self.runs, self.measured_on)
 
     @property
     def portable_base(self) -> Config:
@@ -113,6 +119,7 @@ class Comparison:
 
     def to_json(self) -> str:
         """Return plan and figures as JSON text, one run a line."""
+        advice = self.recommendation
         document = {
             "format": FORMAT,
             "version": VERSION,
@@ -122,6 +129,7 @@ class Comparison:
             "arms": [{"name": a.name, "settings": a.settings, "meaning": a.meaning} for a in self.arms],
             "summary": [summary.to_dict() for summary in arm_summaries(self.arms, self.runs)],
             "differences": [difference.to_dict() for difference in differences(self.arms, self.runs, self.against)],
+            "recommendation": None if advice is None else advice.to_dict(),
             "commands": self.commands,
             "config": json.loads(self.portable_base.to_json()),
             "runs": [run.to_dict() for run in self.runs],

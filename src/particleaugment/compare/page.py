@@ -19,7 +19,7 @@ from particleaugment.compare.summary import (
 )
 from particleaugment.report.page import alarm_box, figure, self_contained, settings_table
 
-__all__ = ["render"]
+__all__ = ["render", "table"]
 
 
 def render(comparison: Comparison) -> str:
@@ -31,7 +31,7 @@ def render(comparison: Comparison) -> str:
         f"{base.model} on {base.data}{base.part_of_data}, {base.epochs} epochs; "
         f"{finished} of {len(comparison.runs)} runs finished; accuracy on {comparison.measured_on} images"
     )
-    parts = [alarm_box(remarks(comparison))]
+    parts = [alarm_box(remarks(comparison)), *_recommendation(comparison)]
     if summaries:
         parts += _accuracy(comparison, summaries)
         parts += _differences(comparison)
@@ -48,13 +48,20 @@ _CURVES = (
 )
 
 
+def _recommendation(comparison: Comparison) -> list[str]:
+    advice = comparison.recommendation
+    if advice is None:
+        return []
+    return ["<h2>Recommendation</h2>", *(f"<p>{escape(sentence)}</p>" for sentence in advice.sentences)]
+
+
 def _accuracy(comparison: Comparison, summaries: Sequence[ArmSummary]) -> list[str]:
     meanings = {arm.name: arm.meaning for arm in comparison.arms}
     rows = [(s.arm, str(s.runs), accuracy_text(s), f"{s.best_epoch_mean:.2f}", meanings[s.arm]) for s in summaries]
     heads = ("arm", "runs", "last epoch, % (± deviation over seeds)", "best epoch, %: not a result", "")
     return [
         "<h2>Accuracy</h2>",
-        _table(heads, rows),
+        table(heads, rows),
         '<p class="faint">The result is the accuracy of the last epoch. The best epoch is chosen by the accuracy on '
         f"the same {comparison.measured_on} images and flatters every arm; it is given because it is often quoted.</p>",
         figure(plots.accuracies(comparison), "Every run's last-epoch accuracy; the line is the arm's mean."),
@@ -68,7 +75,7 @@ def _differences(comparison: Comparison) -> list[str]:
     rows = [(d.arm, interval_text(d), str(d.points.pairs) if d.points else "0") for d in found]
     return [
         f"<h2>Differences to {escape(comparison.against)}</h2>",
-        _table(("arm", "points [95 % interval]", "pairs of runs"), rows),
+        table(("arm", "points [95 % interval]", "pairs of runs"), rows),
         '<p class="faint">Last-epoch accuracy, arm minus arm on the same seed; the interval is Student\'s t over these '
         "differences. An interval that holds 0 shows no difference. Each stands for itself: of twenty such intervals "
         "one is expected to miss.</p>",
@@ -87,7 +94,7 @@ def _time(comparison: Comparison, summaries: Sequence[ArmSummary]) -> list[str]:
     heads = ("arm", "seconds a run", *(f"{phase}, %" for phase in phases), "search in all, %")
     return [
         "<h2>Time</h2>",
-        _table(heads, rows),
+        table(heads, rows),
         '<p class="faint">Seconds are those that the run\'s phases took; start-up and compilation are not counted. '
         "Percentages are of the time spent in training; the search is every phase but training and evaluation. "
         f"{time_remark(comparison)}</p>",
@@ -114,7 +121,7 @@ def _runs(comparison: Comparison) -> list[str]:
         for run in comparison.runs
     ]
     heads = ("arm", "seed", "last epoch, %", "best epoch, %", "time", "ops per image", "updates skipped", "state")
-    return ["<h2>Runs</h2>", f"<details><summary>All {len(rows)} runs</summary>{_table(heads, rows)}</details>"]
+    return ["<h2>Runs</h2>", f"<details><summary>All {len(rows)} runs</summary>{table(heads, rows)}</details>"]
 
 
 def _made_by(comparison: Comparison) -> list[str]:
@@ -127,13 +134,14 @@ def _made_by(comparison: Comparison) -> list[str]:
     rows = [(arm.name, ", ".join(arm.settings)) for arm in comparison.arms]
     parts += [
         "<p>This page is written anew from the folder by <code>particleaugment compare FOLDER --report</code>.</p>",
-        f"<details><summary>What each arm sets</summary>{_table(('arm', 'settings'), rows)}</details>",
+        f"<details><summary>What each arm sets</summary>{table(('arm', 'settings'), rows)}</details>",
         settings_table(comparison.portable_base),
     ]
     return parts
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table of plain texts in HTML."""
     head = "".join(f"<th>{escape(text)}</th>" for text in heads)
     body = "".join("<tr>" + "".join(f"<td>{escape(text)}</td>" for text in row) + "</tr>" for row in rows)
     return f"<table><tr>{head}</tr>{body}</table>"

@@ -13,9 +13,9 @@ from particleaugment.compare.statistics import mean
 from particleaugment.compare.summary import arm_summaries, differences
 from particleaugment.report.svg import BLUE, GREEN, INK, ORANGE, PURPLE, RED, inline_svg
 
-__all__ = ["accuracies", "curves", "intervals", "times"]
+__all__ = ["COLOURS", "accuracies", "curves", "intervals", "name_rows", "times"]
 
-_COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE, "#4fb3bf", "#b5883a", "#c76aa5", "#7a8794", "#8fae3c", "#5f6fc2")
+COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE, "#4fb3bf", "#b5883a", "#c76aa5", "#7a8794", "#8fae3c", "#5f6fc2")
 _DASHES = ("-", "--", ":", "-.")
 _LEGEND_COLUMNS = 4
 _PHASES = {"train": BLUE, "evaluate": GREEN, "clone": ORANGE, "measure": RED, "filter": PURPLE}
@@ -30,7 +30,7 @@ def curves(comparison: Comparison) -> str:
         for place, (name, colour) in enumerate(colours.items()):
             runs = [run for run in comparison.of_arm(name) if run.finished]
             accuracy = np.array([run.accuracy for run in runs])
-            dashes = _DASHES[place // len(_COLOURS) % len(_DASHES)]
+            dashes = _DASHES[place // len(COLOURS) % len(_DASHES)]
             epochs, losses = runs[0].evaluated_epochs, np.array([run.train_loss for run in runs])
             _draw_band(axes[0], epochs, accuracy, colour, dashes, name)
             _draw_band(axes[1], epochs, losses, colour, dashes, name)
@@ -66,7 +66,7 @@ def accuracies(comparison: Comparison) -> str:
             values = [run.last for run in comparison.of_arm(name) if run.finished]
             axes.scatter(values, [place] * len(values), color=colour, s=22, alpha=0.6, linewidths=0)
             axes.plot([mean(values)] * 2, [place - 0.3, place + 0.3], color=INK, linewidth=1.4)
-        _name_rows(axes, list(colours))
+        name_rows(axes, list(colours))
         axes.set(xlabel=f"{comparison.measured_on} accuracy, last epoch, %")
 
     return inline_svg(9, 0.8 + 0.32 * len(colours), draw_accuracies)
@@ -92,7 +92,7 @@ def intervals(comparison: Comparison) -> str:
                 [points.mean], [place], s=34, zorder=3, color=colours[name], facecolors=None if filled else "none"
             )
         axes.axvline(0.0, color=INK, linewidth=0.6, linestyle=":")
-        _name_rows(axes, [name for name, _ in shown])
+        name_rows(axes, [name for name, _ in shown])
         axes.set(xlabel=f"points above {comparison.against}, paired seeds, with 95 % interval")
 
     return inline_svg(9, 0.8 + 0.32 * len(shown), draw_intervals)
@@ -111,14 +111,15 @@ def times(comparison: Comparison) -> str:
             colour = _PHASES.get(phase, "#888888")
             axes.barh(range(len(names)), widths, left=left, height=0.6, color=colour, label=phase)
             left += widths
-        _name_rows(axes, names)
+        name_rows(axes, names)
         axes.set(xlabel="seconds a run, mean over seeds", xlim=(0, None))
         figure.legend(frameon=False, ncols=6, loc="outside upper left")
 
     return inline_svg(9, 1.0 + 0.32 * len(names), draw_arm_times)
 
 
-def _name_rows(axes: Any, names: list[str]) -> None:
+def name_rows(axes: Any, names: list[str]) -> None:
+    """Label the rows of a plot from the top, row n at y = n."""
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
@@ -126,4 +127,4 @@ def _name_rows(axes: Any, names: list[str]) -> None:
 
 def _colour_of(comparison: Comparison) -> dict[str, str]:
     names = [summary.arm for summary in arm_summaries(comparison.arms, comparison.runs)]
-    return {name: _COLOURS[place % len(_COLOURS)] for place, name in enumerate(names)}
+    return {name: COLOURS[place % len(COLOURS)] for place, name in enumerate(names)}

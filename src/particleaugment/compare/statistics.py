@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["PairedDifference", "mean", "paired_difference", "standard_deviation", "t_quantile"]
+__all__ = ["PairedDifference", "mean", "paired_difference", "seeds_to_settle", "standard_deviation", "t_quantile"]
 
 LEVEL = 0.95
 
@@ -78,7 +78,7 @@ class PairedDifference:
         pairs: Seeds that both have.
         left_out: Seeds that only one of them has.
         mean: Mean difference.
-        low: Lower end of the 95 % interval, or None where there is no interval (fewer than two pairs).
+        low: Lower end of the interval (95 % unless asked otherwise), or None if there is none (fewer than two pairs).
         high: Its upper end.
     """
 
@@ -89,12 +89,15 @@ class PairedDifference:
     high: float | None = None
 
 
-def paired_difference(ours: Mapping[int, float], theirs: Mapping[int, float]) -> PairedDifference | None:
+def paired_difference(
+    ours: Mapping[int, float], theirs: Mapping[int, float], level: float = LEVEL
+) -> PairedDifference | None:
     """Return the mean difference with its t-interval over paired seeds, or None where no seed is shared.
 
     Args:
         ours: Value by seed.
         theirs: Value by seed, to be subtracted.
+        level: How often the interval is to hold the true difference.
 
     >>> paired_difference({0: 2.0, 1: 4.0, 2: 9.0}, {0: 1.0, 1: 2.0})
     PairedDifference(pairs=2, left_out=1, mean=1.5, low=-4.853..., high=7.853...)
@@ -107,5 +110,27 @@ def paired_difference(ours: Mapping[int, float], theirs: Mapping[int, float]) ->
     centre, deviation = mean(differences), standard_deviation(differences)
     if deviation is None:
         return PairedDifference(len(shared), left_out, centre)
-    half = t_quantile((1 + LEVEL) / 2, len(shared) - 1) * deviation / math.sqrt(len(shared))
+    half = t_quantile((1 + level) / 2, len(shared) - 1) * deviation / math.sqrt(len(shared))
     return PairedDifference(len(shared), left_out, centre, centre - half, centre + half)
+
+
+def seeds_to_settle(difference: PairedDifference, most: int = 50) -> int | None:
+    """Return how many seeds give a 95 % interval without 0 if mean and deviation stay as they are.
+
+    A rough figure, since a deviation over a few pairs is one.
+
+    Args:
+        difference: A difference with its 95 % interval.
+        most: Return None where more are needed.
+
+    >>> seeds_to_settle(PairedDifference(3, 0, 0.5, -0.25, 1.25))
+    4
+    """
+    if difference.low is None or difference.high is None or difference.mean == 0:
+        return None
+    half = (difference.high - difference.low) / 2
+    deviation = half * math.sqrt(difference.pairs) / t_quantile((1 + LEVEL) / 2, difference.pairs - 1)
+    for seeds in range(2, most + 1):
+        if t_quantile((1 + LEVEL) / 2, seeds - 1) * deviation / math.sqrt(seeds) < abs(difference.mean):
+            return seeds
+    return None

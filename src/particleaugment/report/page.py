@@ -36,6 +36,7 @@ _STYLE = """
 body { margin: 0 auto; max-width: 60rem; padding: 2rem 1.25rem 4rem; background: var(--paper); color: var(--ink);
   font: 16px/1.55 system-ui, sans-serif }
 h1 { font-size: 1.6rem; margin: 0 } h2 { font-size: 1.15rem; margin: 2.5rem 0 .4rem }
+h3 { font-size: 1rem; margin: 1.2rem 0 .2rem }
 p, li { max-width: 44rem } .faint { color: var(--faint) }
 .cards { display: flex; flex-wrap: wrap; gap: .75rem; margin: 1.25rem 0 }
 .card { background: var(--card); border: 1px solid var(--line); border-radius: .6rem; padding: .7rem 1rem;

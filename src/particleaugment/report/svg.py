@@ -45,7 +45,7 @@ def picture(width: float, height: float, draw: Callable[[Any, Any], None]) -> An
     return figure
 
 
-def inline_svg(width: float, height: float, draw: Callable[[Any, Any], None], columns: int = 1) -> str:
+def inline_svg(width: float, height: float, draw: Callable[[Any, Any], None], columns: int = 1, rows: int = 1) -> str:
     """Return a figure (inches wide and high) that ``draw`` draws, given the figure and its axes."""
     import matplotlib
 
@@ -55,7 +55,7 @@ def inline_svg(width: float, height: float, draw: Callable[[Any, Any], None], co
 
         figure = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasSVG(figure)
-        axes = figure.subplots(1, columns)
+        axes = figure.subplots(rows, columns)
         draw(figure, axes)
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})

@@ -1,0 +1,255 @@
+"""Which arm of a comparison to use, and how sure that is, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from particleaugment.compare.arms import Arm
+from particleaugment.compare.records import RunRecord
+from particleaugment.compare.statistics import PairedDifference, mean, paired_difference, seeds_to_settle
+from particleaugment.compare.summary import ArmSummary, Difference, accuracy_text, arm_summaries, interval_text
+
+__all__ = ["Recommendation", "Sureness", "recommend"]
+
+Sureness = Literal["clear", "likely", "cannot tell"]
+
+LIKELY = 0.8
+"""Level of the interval that has to lie above 0 for a lead to be called likely; for a clear one it is 95 %."""
+FEWEST_SEEDS = 3
+"""Seeds that a comparison should have before it is asked for a choice."""
+MOST_SEEDS = 50
+"""More seeds than this are not worth a choice between two arms."""
+CHEAPER = 1.1
+"""Run times within this factor of the shortest count as equal."""
+
+Values = Mapping[str, Mapping[int, float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recommendation:
+    """What a comparison advises.
+
+    Attributes:
+        arm: The arm to use, or None where the runs do not allow a choice yet.
+        sureness: ``clear``: it leads every other arm and no 95 % interval of a lead holds 0. ``likely``: no 80 %
+            interval does. ``cannot tell``: other arms are level with the best one.
+        accuracy: Its mean accuracy of the last epoch, in percent.
+        level: The arms that are level with the best one, itself included; empty where there is a clear or likely one.
+        over_none: Its lead over the arm ``none``, where both have runs and it is another arm.
+        over_rival: Its lead over the best of the other arms: negative where a simpler arm is recommended.
+        sentences: The advice in words.
+    """
+
+    arm: str | None
+    sureness: Sureness
+    accuracy: float | None = None
+    level: tuple[str, ...] = ()
+    over_none: Difference | None = None
+    over_rival: Difference | None = None
+    sentences: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The advice as one paragraph."""
+        return " ".join(self.sentences)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the recommendation as plain JSON data."""
+        leads = {"over_none": self.over_none, "over_rival": self.over_rival}
+        data = {name: None if lead is None else lead.to_dict() for name, lead in leads.items()}
+        return asdict(self) | data | {"sentences": list(self.sentences), "level": list(self.level)}
+
+
+def recommend(arms: Sequence[Arm], runs: Sequence[RunRecord], measured_on: str) -> Recommendation | None:
+    """Return the advice that finished runs allow, or None where fewer than two arms have one.
+
+    The best arm is the one with the highest mean. Where others are level with it, that is, where its lead over them is
+    neither clear nor likely, the simplest of them is recommended: no policy before a fixed one before a learned one,
+    then the cheapest, then the one with the highest mean.
+
+    Args:
+        arms: The arms of a comparison.
+        runs: Its runs; those that have not finished are left out.
+        measured_on: ``validation`` or ``test``: the images that accuracies are of.
+
+    >>> arms = (Arm("none", ("policy=none",)), Arm("trivialaugment", ("policy=trivial",)))
+    >>> accuracy = {"none": (81.5, 81.8, 82.0), "trivialaugment": (84.6, 84.7, 85.0)}
+    >>> runs = [
+    ...     RunRecord(arm=arm, seed=seed, epochs=1, finished=True, accuracy=(value,))
+    ...     for arm, values in accuracy.items() for seed, value in enumerate(values)
+    ... ]
+    >>> found = recommend(arms, runs, "validation")
+    >>> found.arm, found.sureness
+    ('trivialaugment', 'clear')
+    >>> found.sentences[1]
+    'It beats none, the runner-up, by +3.00 [+2.75, +3.25] points.'
+    """
+    summaries = {summary.arm: summary for summary in arm_summaries(arms, runs)}
+    if len(summaries) < 2:
+        return None
+    values = {name: {run.seed: run.last for run in runs if run.arm == name and run.finished} for name in summaries}
+    notes = _notes(runs, measured_on)
+    several = [name for name in values if len(values[name]) > 1]
+    best = max(several, key=lambda name: summaries[name].mean, default=None)
+    judged = [name for name in several if best == name or _pairs(values, best, name) > 1]
+    if best is None or len(judged) < 2:
+        return Recommendation(
+            arm=None, sureness="cannot tell", level=tuple(values), sentences=(*_too_few(values), *notes)
+        )
+    level = [name for name in judged if name == best or _lead(values, best, name) == "cannot tell"]
+    chosen = _simplest(level, {arm.name: arm for arm in arms}, summaries, runs)
+    sureness = min((_lead(values, best, name) for name in judged if name != best), key=_ORDER.index)
+    rival = max((name for name in judged if name != chosen), key=lambda name: summaries[name].mean)
+    over_rival = _difference(values, chosen, rival)
+    over_none = _difference(values, chosen, "none") if "none" in judged and chosen != "none" else None
+    sentences = [
+        f"Recommendation: {chosen}, {accuracy_text(summaries[chosen])} % on {measured_on} images "
+        f"({len(values[chosen])} seeds).",
+        *_leads(values, chosen, over_none, over_rival if len(level) == 1 else None),
+        *(_verdict(values, best, judged, sureness) if len(level) == 1 else _level_verdict(values, chosen, best, level)),
+        *_not_judged([name for name in values if name not in judged], best),
+        *notes,
+    ]
+    return Recommendation(
+        arm=chosen,
+        sureness=sureness,
+        accuracy=summaries[chosen].mean,
+        level=tuple(level) if len(level) > 1 else (),
+        over_none=over_none,
+        over_rival=over_rival,
+        sentences=tuple(sentences),
+    )
+
+
+_ORDER: tuple[Sureness, ...] = ("cannot tell", "likely", "clear")
+
+
+def _pairs(values: Values, one: str | None, other: str) -> int:
+    return len(values[one].keys() & values[other].keys()) if one is not None else 0
+
+
+def _difference(values: Values, arm: str, against: str) -> Difference:
+    return Difference(arm, against, paired_difference(values[arm], values[against]))
+
+
+def _lead(values: Values, arm: str, other: str) -> Sureness:
+    """Return how sure it is that one arm is above another."""
+    if _above(paired_difference(values[arm], values[other])):
+        return "clear"
+    return "likely" if _above(paired_difference(values[arm], values[other], LIKELY)) else "cannot tell"
+
+
+def _above(points: PairedDifference | None) -> bool:
+    return points is not None and points.low is not None and points.low > 0
+
+
+def _kind(arm: Arm) -> int:
+    """Return how complex an arm is: 0 for no policy, 1 for a fixed one, 2 for one that is learned."""
+    assignments = (setting.partition("=") for setting in arm.settings)
+    policies = [value.strip() for name, _, value in assignments if name.strip() == "policy"]
+    policy = policies[-1] if policies else "particles"
+    return {"none": 0, "particles": 2}.get(policy, 1)
+
+
+def _simplest(
+    names: Sequence[str], arms: Mapping[str, Arm], summaries: Mapping[str, ArmSummary], runs: Sequence[RunRecord]
+) -> str:
+    kind = min(_kind(arms[name]) for name in names)
+    alike = [name for name in names if _kind(arms[name]) == kind]
+    if len({run.at_once for run in runs if run.finished and run.arm in alike}) == 1:
+        shortest = min(summaries[name].seconds for name in alike)
+        alike = [name for name in alike if summaries[name].seconds <= CHEAPER * shortest]
+    return max(alike, key=lambda name: summaries[name].mean)
+
+
+def _leads(values: Values, chosen: str, over_none: Difference | None, over_rival: Difference | None) -> list[str]:
+    found = []
+    if over_none is not None:
+        sure = _lead(values, chosen, "none")
+        runner_up = over_rival is not None and over_rival.against == "none"
+        if sure == "cannot tell":
+            found.append(f"Its difference to none is {interval_text(over_none)} points: level.")
+        else:
+            who = "none, the runner-up," if runner_up else "none"
+            found.append(f"It beats {who} by {interval_text(over_none)} points{'' if sure == 'clear' else ': likely'}.")
+    if over_rival is not None and over_rival.against != "none":
+        found.append(f"Its lead over the runner-up, {over_rival.against}, is {interval_text(over_rival)} points.")
+    return found
+
+
+def _verdict(values: Values, best: str, judged: Sequence[str], sureness: Sureness) -> list[str]:
+    """Say how sure a choice is that leads all others."""
+    others = [name for name in judged if name != best]
+    if sureness == "clear":
+        whom = others[0] if len(others) == 1 else "every other arm"
+        said = f"This is clear: the 95 % interval of its lead over {whom} is above 0."
+    else:
+        unsure = [name for name in others if _lead(values, best, name) == "likely"]
+        said = (
+            f"This is likely, not certain: the 95 % interval of its lead over {' and '.join(unsure)} contains 0, the "
+            f"80 % interval does not. {_more_seeds(values, best, unsure)}"
+        )
+    optimism = f"The best of {len(judged)} arms was picked by the same runs, so its lead is a little optimistic."
+    return [said, *([optimism] if len(judged) > 2 else [])]
+
+
+def _level_verdict(values: Values, chosen: str, best: str, level: Sequence[str]) -> list[str]:
+    """Say which arms are level, and why one of them was chosen."""
+    rest = sorted((name for name in level if name != best), key=lambda name: name != chosen)
+    leads = ", ".join(f"{interval_text(_difference(values, best, name))} points over {name}" for name in rest)
+    if chosen == best:
+        said = f"It has the highest mean, but these runs cannot tell whether it is the best arm: it leads by {leads}."
+    else:
+        said = (
+            f"These runs cannot tell which arm is best: {best} has the highest mean, "
+            f"{mean([*values[best].values()]):.2f} %, but leads by {leads}."
+        )
+    why = "Of arms that are level the simplest is recommended: none before fixed policies before learned ones."
+    return [said, why, _more_seeds(values, best, rest)]
+
+
+def _more_seeds(values: Values, best: str, others: Sequence[str]) -> str:
+    leads = [paired_difference(values[best], values[name]) for name in others]
+    needed = [seeds_to_settle(lead, MOST_SEEDS) for lead in leads if lead is not None]
+    if None in needed:
+        return f"More than {MOST_SEEDS} seeds would be needed to separate them."
+    return f"If differences stay as they are, about {max(filter(None, needed))} seeds in all would settle it."
+
+
+def _too_few(values: Values) -> list[str]:
+    ahead = max(values, key=lambda name: mean([*values[name].values()]))
+    most = max(len(found) for found in values.values())
+    if most == 1:
+        seeds = sorted({seed for found in values.values() for seed in found})
+        wanted = ",".join(map(str, seeds + [seeds[-1] + step for step in range(1, FEWEST_SEEDS)]))
+        reason = (
+            "but one seed cannot tell, since two runs of the same arm differ too. Run at least "
+            f"{FEWEST_SEEDS - 1} more seeds: repeat the command with --seeds {wanted}."
+        )
+    else:
+        reason = (
+            "but no two arms have two seeds in common, so nothing can be told. Run all arms with the same "
+            f"{FEWEST_SEEDS} seeds or more."
+        )
+    return [f"No recommendation yet: {ahead} is ahead with {mean([*values[ahead].values()]):.2f} %, {reason}"]
+
+
+def _not_judged(names: Sequence[str], best: str) -> list[str]:
+    if not names:
+        return []
+    return [f"Not considered, since fewer than two finished seeds are shared with {best}: {', '.join(names)}."]
+
+
+def _notes(runs: Sequence[RunRecord], measured_on: str) -> list[str]:
+    found = []
+    left = sum(not run.finished for run in runs)
+    if left:
+        found.append(f"This is preliminary: {left} of {len(runs)} runs {'has' if left == 1 else 'have'} not finished.")
+    if measured_on == "test":
+        found.append(
+            "Accuracies are on test images, and choosing by them makes them optimistic: for the choice, hold out "
+            "training images with --set validation=0.2, and use the test set once, afterwards."
+        )
+    return found
