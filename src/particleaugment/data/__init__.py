@@ -68,7 +68,7 @@ def load_data(
         validation: How many training images stand in for the test set, or which fraction; 0 keeps the test set.
         train_size: How many of the remaining training images to keep, or which fraction; 1.0 is all of them.
         groups: ``prefix`` or ``class-prefix`` where a folder's file names begin with a group that no split may take
-            apart; see :func:`particleaugment.data.groups.groups_of_names`.
+            apart; see :func:`list_folder`.
         seed: Which ones; keep it fixed over runs that are compared.
         quiet: Show no progress bar.
 

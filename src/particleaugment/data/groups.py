@@ -1,8 +1,10 @@
 """Splits that keep groups whole: all images of a track, a patient or a scene end up on the same side.
 
 Groups are visited in keyed random order. One is taken if that brings the number of samples per class nearer to its
-target, in the sum over all classes of absolute differences. So a class whose groups are its own ends up within half of
-its largest group of its target. Classes that are still missing then get the group that costs least.
+target, in the sum over all classes of absolute differences. So a class whose groups are its own comes within half of
+its largest group of its target. Classes that are still missing then get the group that costs least. Equal classes are
+all rounded the same way, so in a last pass groups are added or dropped where that brings the total nearer and leaves
+every class within one group of its target.
 """
 
 from __future__ import annotations
@@ -105,6 +107,8 @@ def whole_groups(
         if table.cost(group) < 0 and not (leave and table.takes_last(group)):
             table.take(group)
     table.cover(order, leave)
+    for group in order:
+        table.balance(group, leave)
     return table.indices().to(labels.device)
 
 
@@ -137,9 +141,10 @@ class _Table:
             self.members[group].append((place, number))
             self.of_class[place].append(group)
         self.left = [len(found) for found in self.of_class]
-        self.total = len(labels)
+        self.total, self.size = len(labels), size
         self.targets = [size * count for count in counts.tolist()]  # in units of 1/total
         self.taken_samples = [0] * len(classes)
+        self.taken_total = 0
         self.taken = [False] * len(self.members)
 
     def cost(self, group: int) -> int:
@@ -150,15 +155,35 @@ class _Table:
             change += abs(missing - self.total * number) - abs(missing)
         return change
 
+    def balance(self, group: int, leave: bool) -> None:
+        """Take a group, or drop it, if that brings the total nearer to the size and no class a group or more off."""
+        sign = -1 if self.taken[group] else 1
+        excess = self.taken_total - self.size
+        if abs(excess + sign * sum(number for _, number in self.members[group])) >= abs(excess):
+            return
+        if self.drops_last(group) if self.taken[group] else leave and self.takes_last(group):
+            return
+        for place, number in self.members[group]:
+            after = self.targets[place] - self.total * (self.taken_samples[place] + sign * number)
+            if abs(after) >= self.total * number:
+                return
+        self.take(group, sign)
+
+    def drops_last(self, group: int) -> bool:
+        """Whether some class would have no group taken."""
+        return any(len(self.of_class[place]) - self.left[place] == 1 for place, _ in self.members[group])
+
     def takes_last(self, group: int) -> bool:
         """Whether some class would have no group left."""
         return any(self.left[place] == 1 for place, _ in self.members[group])
 
-    def take(self, group: int) -> None:
-        self.taken[group] = True
+    def take(self, group: int, sign: int = 1) -> None:
+        """Take a group; with a sign of -1, drop it."""
+        self.taken[group] = sign > 0
+        self.taken_total += sign * sum(number for _, number in self.members[group])
         for place, number in self.members[group]:
-            self.taken_samples[place] += number
-            self.left[place] -= 1
+            self.taken_samples[place] += sign * number
+            self.left[place] -= sign
 
     def cover(self, order: Sequence[int], leave: bool) -> None:
         """Take a group of every class that has none taken, where that is possible; the scarcest classes first."""

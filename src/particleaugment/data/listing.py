@@ -80,7 +80,7 @@ class ImageList:
         return ImageList.of(self.root, self.classes, names, self.labels[indices].tolist())
 
     def groups(self, grouping: str) -> Tensor | None:
-        """Return the group of each image, int64 ``[N]``; see :func:`particleaugment.data.groups.groups_of_names`.
+        """Return the group of each image, int64 ``[N]``, or None for ``none``; see :func:`list_folder`.
 
         >>> names = ["cat/tom_1.png", "cat/tom_2.png", "dog/rex_1.png"]
         >>> ImageList.of("/data", ("cat", "dog"), names, [0, 0, 1]).groups("prefix")
@@ -197,8 +197,8 @@ def list_folder(
     Args:
         directory: The folder.
         test: How many images are set aside, or which fraction, where there is no folder of test images.
-        groups: ``prefix`` or ``class-prefix`` where file names begin with a group, which is then set aside as a whole;
-            see :func:`particleaugment.data.groups.groups_of_names`.
+        groups: ``prefix`` or ``class-prefix`` where file names begin with a group, up to the first underscore, which is
+            set aside as a whole or not at all: a group across all classes, or within each class.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as root:

@@ -94,8 +94,8 @@ def train_validation_split(
     """Return ascending indices (training, validation) that share the samples out, stratified by class.
 
     A class of one sample is refused; ``names`` are those of the classes, to tell it by. Where samples have ``groups``,
-    int64 ``[N]`` from 0 on, these are kept whole and the sizes are approximate (see
-    :func:`particleaugment.data.groups.whole_groups`); a class with a single group is left to training.
+    int64 ``[N]`` from 0 on, these are kept whole, the sizes are approximate, and a class with a single group is left to
+    training.
 
     >>> train, validation = train_validation_split(torch.arange(50) % 5, 0.2, seed=0)
     >>> len(train), len(validation), torch.equal(torch.cat([train, validation]).sort().values, torch.arange(50))
