@@ -175,7 +175,7 @@ ARMS: Mapping[str, ProvingArm] = MappingProxyType(
             ProvingArm("improved", "steers severity by the generalisation gap: today's default", PRESETS["improved"],
                        fixed=False, measured=128),
             ProvingArm("improved-frozen", "control: its particles, nothing measured",
-                       (*PRESETS["improved"], "measure=none"), fixed=False),
+                       (*PRESETS["improved"], "measure=none", "clone_size=0.5"), fixed=False, measured=128),
             ProvingArm("particles", "the paper's filter, to the letter", (*PRESETS["paper"], "clone_size=0.512"),
                        fixed=False, measured=512),
         )

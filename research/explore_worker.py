@@ -38,7 +38,7 @@ class CountingTrainee(GraphTrainee):
         device = self.images.device
         self._op_numbers = torch.arange(len(TABLE) + 4, device=device)
         self.op_sums = torch.zeros(2, len(self._op_numbers), device=device)
-        self._held: tuple[torch.cuda.CUDAGraph, Tensor] | None = None
+        self._held: tuple[torch.cuda.CUDAGraph, Tensor, Tensor, Tensor] | None = None
 
     def _step(self, ids: Tensor, forward: Callable[[Tensor], Tensor]) -> None:
         drawn = torch.zeros(len(ids), self.slots, dtype=torch.int64, device=ids.device)
@@ -65,7 +65,7 @@ class CountingTrainee(GraphTrainee):
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
                 loss = self._losses(inputs, labels, self.model).double().mean()
-            self._held = graph, loss
+            self._held = graph, loss, inputs, labels  # the graph reads the last two at every replay
         self._held[0].replay()
         value = float(self._held[1])
         self.model.train()

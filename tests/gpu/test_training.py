@@ -21,6 +21,7 @@ from particleaugment.training.display import Display
 from particleaugment.training.graph import GraphTrainee
 from particleaugment.training.run import RunFolder
 from particleaugment.training.session import Session
+from particleaugment.training.shared import SharedParts
 from particleaugment.training.stop import Stop, Stopped
 
 pytestmark = pytest.mark.gpu
@@ -97,6 +98,14 @@ def test_a_run_stopped_in_mid_epoch_ends_bit_identical(deterministic_run, tmp_pa
     assert (session.position.epoch, session.position.batch) == (2, 7)
     assert "resuming" in command("resume", tmp_path / "run")
     assert result(tmp_path / "run") == result(deterministic_run)
+
+
+def test_runs_that_share_a_network_are_bit_identical_to_commands(deterministic_run, tmp_path, arithmetic):
+    shared, config = SharedParts(), RunFolder.open(deterministic_run).config
+    for name, settings in (("other", ["seed=3", "policy=trivial-n2"]), ("same", [])):
+        run = RunFolder.create(tmp_path / name, override(config, settings))
+        assert loop.train(Session(run, Display(quiet=True), Stop(), 0.0, shared=shared, extras=False))
+    assert result(tmp_path / "same") == result(deterministic_run)
 
 
 # Parts of a run, small enough to be compared with training step by step.
