@@ -110,14 +110,14 @@ class Worker:
 
 
 def _next_job(waiting: list[Job], last: Job | None) -> Job:
-    """Take the run that suits what a worker has in memory: its task's, its network's, or the first."""
+    """Take a run of the seed that comes first: one that suits what a worker has in memory, if there is one."""
     for fits in (
         lambda job: last is not None and job.task == last.task,
         lambda job: last is not None and job.network == last.network,
         lambda job: True,
     ):
         for job in waiting:
-            if fits(job):
+            if job.seed == waiting[0].seed and fits(job):
                 waiting.remove(job)
                 return job
     raise AssertionError("there is a run waiting")

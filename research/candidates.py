@@ -100,6 +100,7 @@ class Candidate:
         slots: Ops per image, for ``per-op``.
         pull: For ``per-op``: how strongly caps follow their own op's loss rather than the mean over ops (1: only).
         frozen: Whether strength stays where it starts.
+        wait: Whether early losses count less: an update is weighted by how far the held-out loss is below chance.
     """
 
     shape: str = "level-then-ops"
@@ -110,6 +111,7 @@ class Candidate:
     slots: int = 3
     pull: float = 1.0
     frozen: bool = False
+    wait: bool = False
 
 
 @dataclass
@@ -168,6 +170,8 @@ class Controller:
         self._op_sum = op_sum if self._op_sum is None else keep * self._op_sum + op_sum
         self._op_count = op_count if self._op_count is None else keep * self._op_count + op_count
         target, rate = math.log(self.settings.kappa * max(self._held, 1e-6)), self.settings.gain / self.epochs
+        if self.settings.wait:
+            rate *= max(0.0, 1.0 - self._held / math.log(self.classes))
         error = max(-1.0, min(1.0, target - math.log(max(self._train, 1e-6))))
         if self.settings.shape != "per-op":
             self.strength = max(0.0, min(3.0, self.strength + rate * error))
@@ -196,6 +200,12 @@ CANDIDATES: dict[str, Candidate] = {
     "knob-k0.7": Candidate(kappa=0.7),
     "knob-k0.5": Candidate(kappa=0.5),
     "knob-k1.4": Candidate(kappa=1.4),
+    "knob-fast": Candidate(gain=36.0),
+    "knob-fast-held32": Candidate(gain=36.0, held_out=32),
+    "knob-fast-from2": Candidate(gain=36.0, start=2.0),
+    "knob-fast-wait": Candidate(gain=60.0, wait=True),
+    "ops-2": Candidate(start=2.0, frozen=True, held_out=2),
+    "ops-3": Candidate(start=3.0, frozen=True, held_out=2),
     "knob-held32": Candidate(held_out=32),
     "knob-held128": Candidate(held_out=128),
     "mild": Candidate(shape="three-mild"),

@@ -1,0 +1,42 @@
+"""Print the table of ``next-filter.md``: every arm and candidate by task, mean over seeds, and difficulty."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "benchmarks")]
+
+from candidates import CANDIDATES  # noqa: E402
+from common import table  # noqa: E402
+from proving_results import load_runs  # noqa: E402
+from proving_tasks import ARMS, TASKS  # noqa: E402
+
+
+def main() -> None:
+    """Print it."""
+    files = (HERE.parent / "benchmarks/results/proving-ground.json", HERE / "results/candidates.json")
+    found = defaultdict(list)
+    for run in (run for file in files for run in load_runs(file)):
+        if run["measured_on"] == "judge" and "failed" not in run:
+            found[run["arm"], run["task"]].append(run)
+    tasks = [name for name in TASKS if any(task == name for _, task in found)]
+    rows = []
+    for arm in (*ARMS, *CANDIDATES):
+        if not any(name == arm for name, _ in found):
+            continue
+        cells = [arm]
+        for task in tasks:
+            runs = found.get((arm, task), [])
+            accuracy = sum(run["accuracy"] for run in runs) / len(runs) if runs else 0.0
+            ratio = sum(run["difficulty"] for run in runs) / len(runs) if runs else 0.0
+            seeds = f", {len(runs)} seeds" if len(runs) > 1 else ""
+            cells.append(f"{accuracy:.2f} ({ratio:.2f}{seeds})" if runs else "–")
+        rows.append(cells)
+    print(table(["", *tasks], rows))
+
+
+if __name__ == "__main__":
+    main()
