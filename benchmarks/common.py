@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from particleaugment.bench.timing import machine, rate
+from particleaugment.util.timing import machine, rate
 
 __all__ = ["RESULTS", "command", "earlier_rows", "rate", "result", "table", "write"]
 

@@ -23,7 +23,7 @@ from particleaugment.training.config import override
 from particleaugment.training.display import Display
 from particleaugment.training.run import RunFolder
 from particleaugment.training.session import Session
-from particleaugment.training.stop import Stop
+from particleaugment.util.stop import Stop
 
 SETTINGS = ["clone_size=256", "measure_size=60", "num_particles=8"]
 LIMIT = 0.05

@@ -21,16 +21,18 @@ from typing import Any
 
 from common import write
 
-from particleaugment import probe, search
 from particleaugment.policies.particles import ParticlePolicy
 from particleaugment.recipes import get_recipe
-from particleaugment.snapshot import Snapshot
+from particleaugment.search import clone, search
+from particleaugment.trainee import eager
+from particleaugment.trainee.learner import Learner
+from particleaugment.trainee.snapshot import Snapshot
 from particleaugment.training.build import resolve
 from particleaugment.training.display import Display
 from particleaugment.training.loop import train
 from particleaugment.training.run import RunFolder
 from particleaugment.training.session import Session
-from particleaugment.training.stop import Stop
+from particleaugment.util.stop import Stop
 
 SECONDS: dict[str, float] = defaultdict(float)
 
@@ -47,11 +49,11 @@ def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def instrument() -> None:
-    probe.disjoint_stratified_subsets = timed("draw the subsets", probe.disjoint_stratified_subsets)  # type: ignore[attr-defined]
-    probe._train_clone = timed("train the clone", probe._train_clone)
-    probe.apply = timed("augment the measured images", probe.apply)  # type: ignore[attr-defined]
+    clone.disjoint_stratified_subsets = timed("draw the subsets", clone.disjoint_stratified_subsets)  # type: ignore[attr-defined]
+    clone._train_clone = timed("train the clone", clone._train_clone)
+    eager.apply = timed("augment the measured images", eager.apply)  # type: ignore[attr-defined]
     ParticlePolicy.sample_particle = timed("draw the programs", ParticlePolicy.sample_particle)  # type: ignore[method-assign]
-    probe.Learner.losses = timed("forward passes", probe.Learner.losses)  # type: ignore[method-assign]
+    Learner.losses = timed("forward passes", Learner.losses)  # type: ignore[method-assign]
     search.filter_step = timed("filter step", search.filter_step)
     original = Snapshot.of
 

@@ -28,8 +28,8 @@ from signal_trainee import SINGLE_PROBABILITY, SPARSE, M, StudyTrainee, accuracy
 from signals import measure_all
 from torch import Tensor
 
+from particleaugment.core.ops import OPS
 from particleaugment.data import ImageData, epoch_permutation, load_data, train_validation_split
-from particleaugment.ops import OPS
 
 MODEL = "wrn-28-2"
 MODELS_PER_MOMENT = 8

@@ -39,7 +39,7 @@ COSTLY = {
 }
 READER = """
 import resource, sys, time
-from particleaugment.strict_json import JSONError, parse_json
+from particleaugment.util.strict_json import JSONError, parse_json
 content = {expression}
 start = time.process_time()
 try:

@@ -21,9 +21,9 @@ import torch
 from common import result, write
 
 from particleaugment import filter as pf
-from particleaugment.filtering import IMPROVED, FilterSettings, filter_step
 from particleaugment.policies.particles import ParticlePolicy
-from particleaugment.severity import FINAL, Severity, averaged_gap
+from particleaugment.search.filtering import IMPROVED, FilterSettings, filter_step
+from particleaugment.search.severity import FINAL, Severity, averaged_gap
 
 SHARES = (0.0, 0.03, 0.05, 0.1)
 """Shares of training to average over; nothing is averaged at 0."""

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "exact"))
 import cases
 
 import particleaugment as pa
-from particleaugment.executors.fused import FusedPipeline
+from particleaugment.augment.pipeline import FusedPipeline
 
 # (height, width): share of the pairs
 SIZES = {(32, 32): 0.62, (17, 23): 0.14, (2, 3): 0.04, (1, 1): 0.01, (64, 48): 0.14, (96, 96): 0.04, (224, 224): 0.01}

@@ -27,15 +27,15 @@ import torch
 from common import rate, write
 from PIL import Image
 
-from particleaugment.bench.timing import seconds
 from particleaugment.data import epoch_permutation
 from particleaugment.policies import Policy, parse
-from particleaugment.probe import probe
 from particleaugment.recipes import get_recipe
-from particleaugment.snapshot import Snapshot
+from particleaugment.search.clone import probe
+from particleaugment.trainee.snapshot import Snapshot
+from particleaugment.trainee.stream import TRAIN, StreamTrainee
 from particleaugment.training.build import build
 from particleaugment.training.config import Config
-from particleaugment.training.stream import TRAIN, StreamTrainee
+from particleaugment.util.timing import seconds
 
 _started = time.perf_counter()
 

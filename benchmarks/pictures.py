@@ -15,7 +15,7 @@ import numpy as np
 from accuracy_tables import literal_records
 
 from particleaugment import filter as pf
-from particleaugment.ops import OPS
+from particleaugment.core.ops import OPS
 from particleaugment.policies import load
 from particleaugment.report.gallery import write_gallery
 from particleaugment.report.metrics import history

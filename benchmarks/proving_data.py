@@ -18,8 +18,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from particleaugment.core.random import Stream, uniform
 from particleaugment.data import load_data
-from particleaugment.random import Stream, uniform
 
 TINTS = {"red": (255, 64, 64), "rose": (255, 128, 128), "pale": (255, 192, 192)}
 COUNTS = {"train": 15_000, "test": 9_000}

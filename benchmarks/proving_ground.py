@@ -28,8 +28,8 @@ from proving_tasks import ARMS, TASKS
 
 from particleaugment.compare.arms import parse_seeds
 from particleaugment.compare.runner import child_environment
-from particleaugment.ops import nearest_name
-from particleaugment.training.stop import Stop
+from particleaugment.util.hints import nearest_name
+from particleaugment.util.stop import Stop
 
 DEFAULT_ARMS = (
     "none", "trivialaugment", "randaugment-1-3", "randaugment-2-6", "randaugment-3-4", "improved", "improved-frozen",

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from particleaugment.strict_json import JSONError, parse_json, read_file
 from particleaugment.training.checkpoint import write_atomically
+from particleaugment.util.strict_json import JSONError, parse_json, read_file
 
 __all__ = [
     "VERSION",

@@ -20,7 +20,6 @@ from typing import Any
 
 from proving_tasks import ARMS, TASKS
 
-from particleaugment.bench.timing import machine
 from particleaugment.report.summary import phase_seconds
 from particleaugment.training.build import resolve
 from particleaugment.training.config import Config, override
@@ -29,7 +28,8 @@ from particleaugment.training.loop import train
 from particleaugment.training.run import RunFolder
 from particleaugment.training.session import Session
 from particleaugment.training.shared import SharedParts
-from particleaugment.training.stop import Stop, Stopped
+from particleaugment.util.stop import Stop, Stopped
+from particleaugment.util.timing import machine
 
 CHECKPOINT_SECONDS = 30.0
 DIFFICULTY_WINDOW = (0.6, 0.8)
@@ -56,7 +56,7 @@ def run_job(job: dict[str, Any], config: Config, runs: Path, shared: SharedParts
         shutil.rmtree(path)  # left by an earlier form of the task or the arm
     run = RunFolder.open(path) if path.exists() else RunFolder.create(path, config)
     with run.locked():
-        session = Session(run, Display(quiet=True), stop, CHECKPOINT_SECONDS, shared=shared, extras=False)
+        session = Session(run, Display(quiet=True), stop, CHECKPOINT_SECONDS, shared=shared)
         session.restore()
         ready = time.monotonic()
         if not run.finished and not train(session):

@@ -25,14 +25,16 @@ import torch
 from common import write
 
 from particleaugment import Augment
+from particleaugment.augment.transforms import Normalize
 from particleaugment.data import disjoint_stratified_subsets, load_data
+from particleaugment.data.samples import Samples
 from particleaugment.models import build_model
 from particleaugment.policies.particles import ParticlePolicy
-from particleaugment.probe import EagerTrainee, Learner, Samples
-from particleaugment.ranks import Ranks
 from particleaugment.recipes import get_recipe
+from particleaugment.trainee.eager import EagerTrainee
+from particleaugment.trainee.learner import Learner
+from particleaugment.trainee.ranks import Ranks
 from particleaugment.training.distributed import joined
-from particleaugment.transforms import Normalize
 
 WORDS = 300
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 import re
 
-from particleaugment.filtering import FilterSettings
-from particleaugment.ops import OPS
+from particleaugment.core.ops import OPS
+from particleaugment.search.filtering import FilterSettings
 from particleaugment.training.config import Config, settings_of
 
 __all__ = ["settings_rows"]

@@ -12,14 +12,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from particleaugment import filter as pf
+from particleaugment.augment.transforms import HorizontalFlip, Normalize, PadCrop, RandomErasing
+from particleaugment.core.ops import OPS
+from particleaugment.core.program import resample_code
 from particleaugment.data import ImageData, epoch_permutation
 from particleaugment.models import build_model
-from particleaugment.ops import OPS
 from particleaugment.policies import ParticlePolicy
-from particleaugment.program import resample_code
-from particleaugment.snapshot import Snapshot
-from particleaugment.training.graph import GraphTrainee
-from particleaugment.transforms import HorizontalFlip, Normalize, PadCrop, RandomErasing
+from particleaugment.trainee.graph import GraphTrainee
+from particleaugment.trainee.snapshot import Snapshot
 
 M = 3.0
 SPARSE = 50  # particles of the paper's kind come first in every policy here, then one particle per op

@@ -16,10 +16,10 @@ from signal_trainee import (
 )
 from torch import Tensor
 
+from particleaugment.core.ops import OPS
 from particleaugment.data import epoch_permutation
-from particleaugment.ops import OPS
 from particleaugment.policies import ParticlePolicy
-from particleaugment.probe import MEASUREMENTS
+from particleaugment.search.clone import MEASUREMENTS
 
 OWN_CLONE_STEPS = 64
 ALIGNED = 16384

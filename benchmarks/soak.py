@@ -48,9 +48,10 @@ LIMIT = 600
 
 def child(page: str, arguments: list[str]) -> None:
     """Run the command line, noting in shared memory what it is doing."""
-    from particleaugment import probe
-    from particleaugment.cli import app
+    from particleaugment.cli.main import app
     from particleaugment.report import page as report
+    from particleaugment.search import clone
+    from particleaugment.trainee import eager
     from particleaugment.training import session
     from particleaugment.training.checkpoint import write_atomically
     from particleaugment.training.run import RunFolder
@@ -81,8 +82,8 @@ def child(page: str, arguments: list[str]) -> None:
     noted(session, "weights_file", "weights")
     noted(RunFolder, "append_metrics", "metrics")
     noted(report, "write_report", "report")
-    noted(probe, "_train_clone", "clone")
-    noted(probe.EagerTrainee, "measure", "measure")
+    noted(clone, "_train_clone", "clone")
+    noted(eager.EagerTrainee, "measure", "measure")
 
     def noted_by_name(path: Path, content: bytes) -> None:
         before = shared[0]

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from particleaugment.executors.fused import RANDOM_LEVELS, Plan, both_signs
-from particleaugment.ops import OPS, lookup, op_indices
+from particleaugment.core.ops import OPS, lookup, op_indices
+from particleaugment.core.program import Program
+from particleaugment.core.random import Stream
 from particleaugment.policies.base import Draws, Policy, get_semantics
+from particleaugment.policies.tables import Draw, DrawTables, both_signs
 from particleaugment.policies.trivial import TrivialAugment
-from particleaugment.program import Program
-from particleaugment.random import Stream
 
 SEMANTICS = "trivial-wide"
 FROZEN_FROM = 0.8  # of training: from there on all samples are trained on, and nothing is steered
@@ -50,11 +50,11 @@ class Mixture(Policy):
         choice = torch.arange(len(self.ops), device="cpu").repeat_interleave(len(steps))
         return choice, (self.cap[:, None] * steps).flatten()
 
-    def plan(self, size: tuple[int, int]) -> Plan:
+    def tables(self, size: tuple[int, int]) -> DrawTables:
         """Return the kernel's tables."""
         choice, levels = self._levels()
-        return Plan(
-            RANDOM_LEVELS,
+        return DrawTables(
+            Draw.RANDOM_LEVELS,
             len(self.gate),
             torch.tensor(op_indices(self.ops), device="cpu"),
             both_signs(SEMANTICS, self.ops, choice, levels, size),
@@ -65,15 +65,15 @@ class Mixture(Policy):
 
     def sample(self, ids: Tensor, epoch: Any = 0, seed: Any = 0, size: tuple[int, int] = (32, 32)) -> Program:
         """Draw programs; the kernel draws the same."""
-        slots, plan = len(self.gate), self.plan(size)
+        slots, tables = len(self.gate), self.tables(size)
         streams = (Stream.OP, Stream.LEVEL, Stream.SIGN, Stream.GATE)
         draws = Draws(ids, epoch, seed, dict.fromkeys(streams, slots))
         choice = draws.choice(Stream.OP, len(self.ops))
-        level = draws.choice(Stream.LEVEL, plan.levels)
+        level = draws.choice(Stream.LEVEL, tables.levels)
         applied = draws[Stream.GATE] < self.gate.to(ids.device)[torch.arange(slots, device=ids.device), choice]
         sign = (draws.signs() < 0).to(torch.int64)
-        arg = plan.table_arg.to(ids.device).view(-1, 2)[choice * plan.levels + level, sign]
-        op = plan.table_op.to(ids.device)[choice]
+        arg = tables.table_arg.to(ids.device).view(-1, 2)[choice * tables.levels + level, sign]
+        op = tables.table_op.to(ids.device)[choice]
         return Program.trusted(torch.where(applied, op, 0), torch.where(applied, arg, 0.0))
 
     def to_dict(self) -> dict[str, Any]:

@@ -17,15 +17,15 @@ from candidates import CANDIDATES, FROZEN_FROM, Controller, task_ops  # noqa: E4
 from proving_worker import difficulty, serve  # noqa: E402
 from torch import Tensor  # noqa: E402
 
+from particleaugment.core.ops import TABLE, op_indices  # noqa: E402
 from particleaugment.data import epoch_permutation  # noqa: E402
 from particleaugment.data.split import held_out_split  # noqa: E402
-from particleaugment.ops import TABLE, op_indices  # noqa: E402
+from particleaugment.trainee.graph import GraphTrainee  # noqa: E402
 from particleaugment.training import build as building  # noqa: E402
 from particleaugment.training.config import Config  # noqa: E402
-from particleaugment.training.graph import GraphTrainee  # noqa: E402
 from particleaugment.training.session import learning_rate  # noqa: E402
 from particleaugment.training.shared import SharedParts  # noqa: E402
-from particleaugment.training.stop import Stop  # noqa: E402
+from particleaugment.util.stop import Stop  # noqa: E402
 
 
 class CountingTrainee(GraphTrainee):

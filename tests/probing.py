@@ -8,8 +8,10 @@ from torch.utils.data import Dataset
 from toy import cross_entropy
 
 from particleaugment import Augment, ParticlePolicy
-from particleaugment.probe import EagerTrainee, Learner, probe
-from particleaugment.snapshot import Snapshot
+from particleaugment.search.clone import probe
+from particleaugment.trainee.eager import EagerTrainee
+from particleaugment.trainee.learner import Learner
+from particleaugment.trainee.snapshot import Snapshot
 
 SEED, STEP = 11, 4
 OPS = ("Rotate", "Solarize", "ShearX", "Posterize")

@@ -10,15 +10,16 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from particleaugment.cli import app
+from particleaugment.cli.main import app
 from particleaugment.data import load_digits
 from particleaugment.recipes import get_recipe
+from particleaugment.report.extras import ReportAndEvents
 from particleaugment.training import checkpoint, loop
 from particleaugment.training.config import override
 from particleaugment.training.display import Display
 from particleaugment.training.run import RunFolder
 from particleaugment.training.session import Session
-from particleaugment.training.stop import Stop, Stopped
+from particleaugment.util.stop import Stop, Stopped
 
 TINY = ["epochs=3", "batch_size=20", "clone_size=20", "measure_size=10", "num_particles=4", "precision=fp32"]
 TINY_OPTIONS = ["--preset", "paper", *(part for setting in TINY for part in ("--set", setting))]
@@ -67,7 +68,7 @@ def config_of(*assignments):
 
 def session_of(path, *assignments, stop=None, checkpoint_seconds=0.0):
     run = RunFolder.open(path) if path.exists() else RunFolder.create(path, config_of(*assignments))
-    return Session(run, Display(quiet=True), stop or Stop(), checkpoint_seconds)
+    return Session(run, Display(quiet=True), stop or Stop(), checkpoint_seconds, extras=ReportAndEvents(run))
 
 
 def finish(path, *assignments, stop=None):

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from particleaugment.bench import suite
 from particleaugment.bench.cpu import beside_timm
 from particleaugment.bench.training import flops_per_image, phase_seconds, time_run, write_generated_cifar10
-from particleaugment.cli import app
+from particleaugment.cli.main import app
 from particleaugment.data import load_data
 from particleaugment.training.run import RunError
 

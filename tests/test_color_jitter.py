@@ -3,7 +3,7 @@ import torch
 from PIL import Image, ImageEnhance
 
 import particleaugment as pa
-from particleaugment.random import Stream
+from particleaugment.core.random import Stream
 
 IDS = torch.arange(40)
 

@@ -11,7 +11,7 @@ from pages import check_self_contained, check_well_formed, outline
 from rich.console import Console
 from typer.testing import CliRunner
 
-from particleaugment.cli import app
+from particleaugment.cli.main import app
 from particleaugment.compare.arms import parse_arms, parse_seeds
 from particleaugment.compare.command import _command_text
 from particleaugment.compare.comparison import Comparison, ComparisonFolder

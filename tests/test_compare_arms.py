@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from particleaugment.cli import app
+from particleaugment.cli.main import app
 from particleaugment.compare.arms import ARMS, parse_arms, parse_seeds
 from particleaugment.policies.parse import TIMM_OPS
 from particleaugment.recipes import get_recipe
-from particleaugment.search import ParticleAugment
+from particleaugment.search.search import ParticleAugment
 from particleaugment.training.config import ConfigError
 
 

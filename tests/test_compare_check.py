@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from particleaugment.cli import app
+from particleaugment.cli.main import app
 from particleaugment.compare import check
 from particleaugment.compare.arms import parse_arms
 from particleaugment.compare.check import check_data

@@ -22,7 +22,7 @@ from particleaugment.training.build import resolve
 from particleaugment.training.checkpoint import find_checkpoints
 from particleaugment.training.config import override
 from particleaugment.training.run import RunError, RunFolder
-from particleaugment.training.stop import Stop
+from particleaugment.util.stop import Stop
 
 SETTINGS = ["epochs=3", "batch_size=256", "clone_size=128", "measure_size=20", "num_particles=4"]
 LIMIT = 300
@@ -109,7 +109,9 @@ def test_killed_extended_stopped_and_continued(tmp_path):
 
 def test_a_closed_output_saves_all_runs(tmp_path):
     folder = ComparisonFolder(tmp_path / "c")
-    process = compare(folder.path, "--arms", "none,trivialaugment", "--seeds", "0", settings=["epochs=1000"])
+    process = compare(
+        folder.path, "--arms", "none,trivialaugment", "--seeds", "0", settings=["epochs=1000", "evaluate_every=1"]
+    )
     process.stdout.readline()
     process.stdout.close()
     errors = process.stderr.read()

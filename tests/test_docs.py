@@ -9,7 +9,7 @@ import typer
 from documents import PAGES, ROOT, mentioned_commands, name, python_snippets, typed_commands
 
 import particleaugment as pa
-from particleaugment.cli import app
+from particleaugment.cli.main import app
 from particleaugment.recipes import get_recipe
 from particleaugment.training.config import ConfigError, override
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from particleaugment import cli
+from particleaugment.cli import main as cli
 
 
 def test_the_flag_reaches_the_configuration(tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from particleaugment.cli import app
+from particleaugment.cli.main import app
 
 
 def every_command(command, path=()):

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import particleaugment as pa
-from particleaugment.live import LiveState
+from particleaugment.augment.worker_state import LiveState
 
 IDS = torch.arange(COUNT)
 STRONG = pa.RandAugment(n=2, m=8, m_std=2.0, ops=("Rotate", "ShearX", "Color"))

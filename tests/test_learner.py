@@ -11,7 +11,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 from toy import cross_entropy
 
-from particleaugment.probe import NonFiniteLoss, Samples
+from particleaugment.data.samples import Samples
+from particleaugment.trainee.learner import NonFiniteLoss
 
 # Samples.
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 from toy import IMAGES, LABELS, cross_entropy, indexed, network, preprocess, search_of, step
 
-from particleaugment.learner import Learner
+from particleaugment.trainee.learner import Learner
 
 
 def loader():

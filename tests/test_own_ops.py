@@ -8,7 +8,8 @@ import torch
 from PIL import Image, ImageChops
 
 import particleaugment as pa
-from particleaugment import executors, semantics
+from particleaugment import executors
+from particleaugment.core import semantics
 
 RAISE = {"unit": "value added to every pixel", "low": -200, "high": 200}
 
@@ -151,7 +152,7 @@ def test_a_policy_file_carries_its_name(lift, tmp_path):
 
 
 def test_check_counts_and_passes(lift):
-    assert pa.ops.check("Lift", images=50) == pa.own_ops.Comparison(50, 0, 0)
+    assert pa.ops.check("Lift", images=50) == pa.ops.OpCheck(50, 0, 0)
 
 
 def test_check_names_the_first_difference():

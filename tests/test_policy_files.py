@@ -8,7 +8,7 @@ import torch
 from typer.testing import CliRunner
 
 import particleaugment as pa
-from particleaugment.cli import app
+from particleaugment.cli.main import app
 from particleaugment.data import load_digits
 from particleaugment.policies.schedule import ScheduleStep
 from particleaugment.recipes import get_recipe
@@ -17,7 +17,7 @@ from particleaugment.training.config import ConfigError, override
 from particleaugment.training.display import Display
 from particleaugment.training.run import RunFolder
 from particleaugment.training.session import Session
-from particleaugment.training.stop import Stop, Stopped
+from particleaugment.util.stop import Stop, Stopped
 
 
 @pytest.fixture(autouse=True)

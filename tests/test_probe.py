@@ -10,9 +10,10 @@ from toy import cross_entropy
 
 from particleaugment import Program, apply
 from particleaugment import filter as pf
+from particleaugment.core.random import Stream, uniform
 from particleaugment.data import disjoint_stratified_subsets, epoch_permutation
-from particleaugment.probe import CLONE_EPOCHS, MEASUREMENTS, Samples
-from particleaugment.random import Stream, uniform
+from particleaugment.data.samples import Samples
+from particleaugment.search.clone import CLONE_EPOCHS, MEASUREMENTS
 
 
 def assert_same(before, after):

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special, stats
 
-from particleaugment import random
-from particleaugment.random import Stream, exp, log, philox4x32, sqrt, standard_normal, uniform, uniforms
+from particleaugment.core import random
+from particleaugment.core.random import Stream, exp, log, philox4x32, sqrt, standard_normal, uniform, uniforms
 
 PROPERTY = settings(max_examples=80, deadline=None, derandomize=True)
 SEEDS = st.integers(0, 2**63 - 1) | st.sampled_from([0, 1, 2**32 - 1, 2**32, 2**63 - 1])

@@ -49,7 +49,8 @@ def test_settings_are_the_papers(name):
     config = get_recipe(name, "paper")
     found = (config.nonzero, config.m, config.epochs, config.learning_rate, config.eta, config.velocity)
     assert (*found, config.start_value, config.unit_vectors) == PAPER[name]
-    assert (config.num_particles, config.sigma, config.every, config.clone_epochs, config.warmup) == (50, 0.05, 1, 1, 1)
+    every = config.filter_settings(steps_per_epoch=391).every
+    assert (config.num_particles, config.sigma, every, config.clone_epochs, config.warmup) == (50, 0.05, 1, 1, 1)
     assert (config.weight_decay, config.momentum, config.nesterov, config.alpha) == (5e-4, 0.9, True, 0.8)
     if name.startswith("imagenet"):
         assert (config.crop, config.crop_scale, config.jitter, config.flip) == (0, 0.08, 0.4, 0.5)

@@ -7,7 +7,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, random_split
 
 import particleaugment as pa
-from particleaugment.learner import Samples
+from particleaugment.data.samples import Samples
 
 COUNT = 12
 IMAGES = torch.randint(0, 256, (COUNT, 3, 6, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))

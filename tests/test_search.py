@@ -12,9 +12,9 @@ from torch import nn
 from toy import cross_entropy, preprocess
 
 import particleaugment as pa
+from particleaugment.augment.transforms import Transform
 from particleaugment.data import load_digits
-from particleaugment.probe import CLONE_EPOCHS
-from particleaugment.transforms import Transform
+from particleaugment.search.clone import CLONE_EPOCHS
 
 # One's own loop.
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import particleaugment as pa
-from particleaugment.probe import EagerTrainee
+from particleaugment.trainee.eager import EagerTrainee
 
 LABELS = torch.arange(120) % 3
 PATIENTS = [f"patient {number // 6}" for number in range(120)]

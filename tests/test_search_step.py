@@ -13,8 +13,11 @@ from toy import cross_entropy, preprocess
 
 from particleaugment import ParticleAugment
 from particleaugment import filter as pf
-from particleaugment.probe import EagerTrainee, Learner, Measurement, Samples
-from particleaugment.search import FilterSettings, filter_step
+from particleaugment.data.samples import Samples
+from particleaugment.search.clone import Measurement
+from particleaugment.search.search import FilterSettings, filter_step
+from particleaugment.trainee.eager import EagerTrainee
+from particleaugment.trainee.learner import Learner
 
 # One step of the filter.
 

@@ -5,8 +5,7 @@ import pytest
 import torch
 
 import particleaugment as pa
-from particleaugment import semantics
-from particleaugment.executors.fused import plan_of
+from particleaugment.core import semantics
 
 # Worked out by hand from the sources that each semantics names: op, then level (negative for the sign -1): argument.
 # Images are 32 pixels high and wide.
@@ -189,7 +188,7 @@ def test_every_way_of_drawing_keeps_to_the_maximum():
     policy = pa.parse("rand-m15-n2-mmax20-p1-inc1")
     program, add = policy.sample(torch.arange(500)), pa.ops.lookup("SolarizeAdd").index
     assert program.arg[program.op == add].unique().tolist() == [128]
-    plan = plan_of(policy, (32, 32))
+    plan = policy.tables((32, 32))
     assert plan.table_arg[plan.table_op == add].unique().tolist() == [128]
     images = torch.randint(0, 256, (500, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(2))
     pillow = pa.apply(images, program, executor="pil")
@@ -261,7 +260,7 @@ def test_the_three_turns_are_about_equally_likely_under_trivial_augment():
 
 
 def test_the_kernels_tables_hold_both_directions():
-    plan = plan_of(pa.RandAugment(n=2, m=5, ops=("FlipX", "Rotate90", "FlipY")), (32, 32))
+    plan = pa.RandAugment(n=2, m=5, ops=("FlipX", "Rotate90", "FlipY")).tables((32, 32))
     assert plan.table_op.tolist() == [17, 19, 18]
     assert plan.table_arg.tolist() == [[0, 0], [90, 270], [0, 0]]
 

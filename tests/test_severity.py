@@ -9,9 +9,11 @@ from torch import nn
 
 import particleaugment as pa
 from particleaugment import filter as pf
+from particleaugment.data.samples import Samples
 from particleaugment.data.split import disjoint_stratified_subsets
-from particleaugment.probe import EagerTrainee, Learner, Samples
-from particleaugment.severity import FINAL, Severity, averaged_gap, final_share, measure_severity
+from particleaugment.search.severity import FINAL, Severity, averaged_gap, final_share, measure_severity
+from particleaugment.trainee.eager import EagerTrainee
+from particleaugment.trainee.learner import Learner
 
 SETTINGS = {
     "num_particles": 16, "nonzero": 3, "start_value": 0.33, "m": 10, "measure": "loss", "transition": "sparse",

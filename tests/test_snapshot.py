@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from particleaugment.snapshot import Snapshot
+from particleaugment.trainee.snapshot import Snapshot
 
 
 def network(dropout=0.3):

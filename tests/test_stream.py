@@ -18,12 +18,13 @@ from PIL import Image
 from torch import nn
 from typer.testing import CliRunner
 
-from particleaugment.cli import app
+from particleaugment.cli.main import app
 from particleaugment.data import FolderDataset, list_folder
 from particleaugment.data.reader import Reader, ReadError, default_workers
 from particleaugment.data.streamed import open_folder
 from particleaugment.policies import RandAugment
 from particleaugment.recipes import get_recipe
+from particleaugment.report.extras import ReportAndEvents
 from particleaugment.training import build as build_module
 from particleaugment.training import loop
 from particleaugment.training.build import build
@@ -32,7 +33,7 @@ from particleaugment.training.config import ConfigError, override
 from particleaugment.training.display import Display
 from particleaugment.training.run import RunFolder
 from particleaugment.training.session import Session
-from particleaugment.training.stop import Stop
+from particleaugment.util.stop import Stop
 
 LIMIT = 120
 TINY = [
@@ -85,8 +86,8 @@ def config_of(root, *assignments, recipe="imagenet-resnet50"):
 
 
 def finish(path, config):
-    session = Session(RunFolder.create(path, config), Display(quiet=True), Stop(), 0.0)
-    assert loop.train(session)
+    run = RunFolder.create(path, config)
+    assert loop.train(Session(run, Display(quiet=True), Stop(), 0.0, extras=ReportAndEvents(run)))
     return result(path)
 
 
@@ -265,7 +266,17 @@ def test_stopped_in_the_middle_of_an_epoch_and_resumed(pictures, tmp_path, no_re
 
 def test_stopped_at_once(made, tmp_path):
     settings = [part for setting in [f"data_dir={made}", *TINY, "workers=2"] for part in ("--set", setting)]
-    process = start("train", "imagenet-resnet50", *settings, "--set", "epochs=1000", "--out", tmp_path / "run")
+    process = start(
+        "train",
+        "imagenet-resnet50",
+        *settings,
+        "--set",
+        "epochs=1000",
+        "--set",
+        "evaluate_every=1",
+        "--out",
+        tmp_path / "run",
+    )
     while "minutes" not in process.stdout.readline():  # the run has been estimated, and begins
         pass
     for _ in range(2):  # the second does not wait until the run has saved

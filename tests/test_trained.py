@@ -14,7 +14,7 @@ from particleaugment.training.config import override
 from particleaugment.training.display import Display
 from particleaugment.training.run import RunFolder
 from particleaugment.training.session import Session
-from particleaugment.training.stop import Stop
+from particleaugment.util.stop import Stop
 
 
 def test_a_runs_network_gives_the_runs_logits(tiny, no_report, tmp_path, few_digits):  # noqa: F811

@@ -1,10 +1,18 @@
 """Augmentation policies learned while a network trains, and a pixel-exact engine that runs any policy."""
 
-from particleaugment import filter, ops, semantics
-from particleaugment.augment import Augment
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from particleaugment import filter, ops
+from particleaugment.augment.batch import Augment
+from particleaugment.augment.image import ImageTransform
+from particleaugment.augment.transforms import ColorJitter, HorizontalFlip, Normalize, PadCrop, RandomErasing
+from particleaugment.core import semantics
+from particleaugment.core.ops import OPS
+from particleaugment.core.program import Program
+from particleaugment.data.samples import IndexedDataset
 from particleaugment.executors import EXECUTORS, apply
-from particleaugment.image_transform import ImageTransform
-from particleaugment.ops import OPS
+from particleaugment.models.trained import TrainedModel, load_model
 from particleaugment.policies import (
     AutoAugment,
     Identity,
@@ -18,11 +26,11 @@ from particleaugment.policies import (
 )
 from particleaugment.policies import from_dict as policy_from_dict
 from particleaugment.policies import load as load_policy
-from particleaugment.program import Program
-from particleaugment.samples import IndexedDataset
-from particleaugment.search import FilterSettings, ParticleAugment
-from particleaugment.trained import TrainedModel, load_model
-from particleaugment.transforms import ColorJitter, HorizontalFlip, Normalize, PadCrop, RandomErasing
+from particleaugment.search.search import FilterSettings, ParticleAugment
+
+if TYPE_CHECKING:
+    from particleaugment.recipes import recipe
+    from particleaugment.runs.train import resume, train
 
 __version__ = "0.1.0"
 __all__ = [
@@ -56,5 +64,17 @@ __all__ = [
     "ops",
     "parse",
     "policy_from_dict",
+    "recipe",
+    "resume",
     "semantics",
+    "train",
 ]
+
+_LATER = {"recipe": "recipes", "resume": "runs.train", "train": "runs.train"}
+
+
+def __getattr__(name: str) -> Any:
+    # Whole runs need what a training script of one's own does not, so it is imported when it is asked for.
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)

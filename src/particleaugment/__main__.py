@@ -1,6 +1,6 @@
 """``python -m particleaugment``."""
 
-from particleaugment.cli import main
+from particleaugment.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -9,7 +9,7 @@ import torch
 from runs import TINY_OPTIONS
 from typer.testing import CliRunner
 
-from particleaugment.cli import app
+from particleaugment.cli.main import app
 from particleaugment.data import channel_statistics, load_data, load_fashion_mnist, load_mnist
 from particleaugment.data.idx import FASHION_MNIST, FILES, MNIST, read_idx
 

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from particleaugment.core.random import Stream
 from particleaugment.data import (
     disjoint_stratified_subsets,
     epoch_permutation,
@@ -14,7 +15,6 @@ from particleaugment.data import (
     train_validation_split,
 )
 from particleaugment.data.split import batch_sizes, held_out_split
-from particleaugment.random import Stream
 
 seeds = st.integers(0, 2**63 - 1)
 steps = st.integers(0, 2**32 - 2)

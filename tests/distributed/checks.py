@@ -10,19 +10,21 @@ import torch
 from torch import nn
 
 from particleaugment import Augment, ParticleAugment, ParticlePolicy
+from particleaugment.augment.transforms import PadCrop
 from particleaugment.data import epoch_permutation
 from particleaugment.data.digits import load_digits
+from particleaugment.data.samples import Samples
 from particleaugment.models import build_model
-from particleaugment.probe import EagerTrainee, Learner, NonFiniteLoss, Samples
-from particleaugment.ranks import RankError, ReportedByFirst, fingerprint
 from particleaugment.recipes import get_recipe
-from particleaugment.snapshot import Snapshot
+from particleaugment.trainee.eager import EagerTrainee
+from particleaugment.trainee.learner import Learner, NonFiniteLoss
+from particleaugment.trainee.ranks import RankError, ReportedByFirst, fingerprint
+from particleaugment.trainee.snapshot import Snapshot
 from particleaugment.training.build import build, resolve
 from particleaugment.training.config import ConfigError
 from particleaugment.training.distributed import StopTogether, joined, require_same
 from particleaugment.training.run import RunError
-from particleaugment.training.stop import Stopped
-from particleaugment.transforms import PadCrop
+from particleaugment.util.stop import Stopped
 
 SEED, COUNT, BATCH = 5, 83, 16
 

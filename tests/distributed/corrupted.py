@@ -5,7 +5,7 @@ import os
 import torch
 
 from particleaugment import ParticleAugment
-from particleaugment.cli import main
+from particleaugment.cli.main import main
 from particleaugment.filter import ParticleSet
 
 step_with = ParticleAugment.step_with

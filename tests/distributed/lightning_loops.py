@@ -17,7 +17,7 @@ from toy import IMAGES, LABELS, indexed, network, preprocess, search_of
 
 import particleaugment as pa
 from particleaugment.integrations.lightning import ParticleAugmentCallback
-from particleaugment.ranks import fingerprint
+from particleaugment.trainee.ranks import fingerprint
 
 
 class Module(lightning.LightningModule):

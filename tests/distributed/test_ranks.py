@@ -10,8 +10,8 @@ import torch
 from checks import CHECKS
 from launch import end, ending, torchrun
 
-from particleaugment.ranks import Ranks
 from particleaugment.recipes import get_recipe
+from particleaugment.trainee.ranks import Ranks
 from particleaugment.training.config import ConfigError, override
 
 

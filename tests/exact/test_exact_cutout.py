@@ -8,7 +8,7 @@ from PIL import Image, ImageDraw, ImageEnhance, ImageOps
 
 import particleaugment as pa
 from particleaugment import executors
-from particleaugment.random import Stream, uniform
+from particleaugment.core.random import Stream, uniform
 
 EXECUTORS = ("native", "batch", "pil")
 ENHANCERS = ("Color", "Contrast", "Brightness", "Sharpness")

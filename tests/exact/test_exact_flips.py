@@ -8,7 +8,7 @@ from PIL import Image
 
 import particleaugment as pa
 from particleaugment import executors
-from particleaugment.executors.fused import FusedPipeline
+from particleaugment.augment.pipeline import FusedPipeline
 
 EXECUTORS = ("native", "batch", "pil")
 FLIPS = {"FlipX": Image.Transpose.FLIP_LEFT_RIGHT, "FlipY": Image.Transpose.FLIP_TOP_BOTTOM}

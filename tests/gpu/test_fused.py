@@ -61,7 +61,7 @@ NO_UP = pa.ops.NO_UP_OPS
     ids=["rand", "noisy", "trivial", "sub-policies", "particles"],
 )
 def test_policies_with_flips_and_turns_equal_the_cpu(policy):
-    from particleaugment.executors.fused import FusedPipeline
+    from particleaugment.augment.pipeline import FusedPipeline
 
     generator = torch.Generator().manual_seed(8)
     images = torch.randint(0, 256, (600, 3, 32, 32), dtype=torch.uint8, generator=generator)
@@ -111,7 +111,7 @@ def test_images_too_large_for_the_kernel_fall_back(caplog):
 )
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.float16, torch.bfloat16])
 def test_whole_pipeline_equals_the_cpu(name, dtype):
-    from particleaugment.executors.fused import FusedPipeline
+    from particleaugment.augment.pipeline import FusedPipeline
 
     images = torch.randint(0, 256, (300, 3, 32, 32), dtype=torch.uint8)
     ids = torch.randint(0, 1 << 40, (300,))
@@ -134,7 +134,7 @@ def test_whole_pipeline_equals_the_cpu(name, dtype):
 
 @pytest.mark.parametrize("order", ["fixed", "random"])
 def test_particles_drawn_by_weight_and_given(order):
-    from particleaugment.executors.fused import FusedPipeline
+    from particleaugment.augment.pipeline import FusedPipeline
 
     policy = pa.ParticlePolicy(torch.rand(9, 15), torch.tensor([0.0, 1, 2, 0, 3, 1, 1, 1, 0]), m=4, order=order)
     images, ids = torch.randint(0, 256, (500, 3, 32, 32), dtype=torch.uint8), torch.arange(500)
@@ -147,7 +147,7 @@ def test_particles_drawn_by_weight_and_given(order):
 
 
 def test_graph_replays_with_the_next_epoch_and_a_new_policy():
-    from particleaugment.executors.fused import FusedPipeline
+    from particleaugment.augment.pipeline import FusedPipeline
 
     first = pa.ParticlePolicy(torch.full((4, 15), 0.2), torch.ones(4), m=3)
     second = pa.ParticlePolicy(torch.full((4, 15), 0.7), torch.ones(4), m=3)
@@ -170,7 +170,7 @@ def test_graph_replays_with_the_next_epoch_and_a_new_policy():
 
 
 def test_uniforms_and_normals_are_the_same_bits():
-    from particleaugment.random import Stream, exp, log, sqrt, standard_normal, uniform
+    from particleaugment.core.random import Stream, exp, log, sqrt, standard_normal, uniform
 
     ids = torch.randint(0, 1 << 50, (5000,))
     on_cpu, on_gpu = uniform(9, Stream.OP, 3, ids, 16), uniform(9, Stream.OP, 3, ids.cuda(), 16)

@@ -8,11 +8,11 @@ import torch
 from PIL import Image
 
 import particleaugment as pa
+from particleaugment.augment.transforms import ColorJitter, HorizontalFlip, Normalize, RandomErasing
 from particleaugment.recipes import get_recipe
+from particleaugment.trainee.stream import PLAIN, TRAIN, TorchPipeline, make_pipelines
 from particleaugment.training.build import build
 from particleaugment.training.config import override
-from particleaugment.training.stream import PLAIN, TRAIN, TorchPipeline, make_pipelines
-from particleaugment.transforms import ColorJitter, HorizontalFlip, Normalize, RandomErasing
 
 pytestmark = [
     pytest.mark.gpu,

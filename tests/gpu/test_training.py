@@ -12,17 +12,17 @@ from torch import nn
 import particleaugment as pa
 from particleaugment.data import epoch_permutation, load_digits
 from particleaugment.data.split import batch_sizes
-from particleaugment.probe import EagerTrainee
 from particleaugment.recipes import get_recipe
+from particleaugment.trainee.eager import EagerTrainee
+from particleaugment.trainee.graph import GraphTrainee
 from particleaugment.training import build as building
 from particleaugment.training import loop
 from particleaugment.training.config import Config, override
 from particleaugment.training.display import Display
-from particleaugment.training.graph import GraphTrainee
 from particleaugment.training.run import RunFolder
 from particleaugment.training.session import Session
 from particleaugment.training.shared import SharedParts
-from particleaugment.training.stop import Stop, Stopped
+from particleaugment.util.stop import Stop, Stopped
 
 pytestmark = pytest.mark.gpu
 SETTINGS = ["device=cuda", "epochs=3"]  # 1437 digits in batches of 64: the last one is not whole
@@ -104,7 +104,7 @@ def test_runs_that_share_a_network_are_bit_identical_to_commands(deterministic_r
     shared, config = SharedParts(), RunFolder.open(deterministic_run).config
     for name, settings in (("other", ["seed=3", "policy=trivial-n2"]), ("same", [])):
         run = RunFolder.create(tmp_path / name, override(config, settings))
-        assert loop.train(Session(run, Display(quiet=True), Stop(), 0.0, shared=shared, extras=False))
+        assert loop.train(Session(run, Display(quiet=True), Stop(), 0.0, shared=shared))
     assert result(tmp_path / "same") == result(deterministic_run)
 
 

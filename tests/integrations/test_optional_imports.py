@@ -23,7 +23,7 @@ def run(code):
 
 def test_the_core_imports_no_integration():
     done = run(
-        "import sys, particleaugment.cli, particleaugment.report.loggers, particleaugment.integrations\n"
+        "import sys, particleaugment.cli.main, particleaugment.report.loggers, particleaugment.integrations\n"
         f"print([name for name in {PACKAGES!r} if name in sys.modules], 'matplotlib' in sys.modules)"
     )
     assert done.stdout.strip() == "[] False", done.stderr

@@ -6,7 +6,7 @@ from torch.utils.data import DataLoader
 from toy import indexed, preprocess, search_of
 
 import particleaugment as pa
-from particleaugment import semantics
+from particleaugment.core import semantics
 
 pytest.importorskip("timm", reason="needs timm: pip install 'particleaugment[timm]'")
 from timm.data import Mixup

@@ -4,7 +4,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from particleaugment.cli import app
+from particleaugment.cli.main import app
 from particleaugment.models import MODELS, PATTERNS, build_model
 from particleaugment.recipes import RECIPES
 

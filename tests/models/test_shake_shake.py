@@ -8,10 +8,10 @@ from scipy import stats
 from torch import nn
 from torch.nn import functional as F
 
+from particleaugment.core.random import Stream, uniform
 from particleaugment.models import ShakeShake, build_model, keyed_normal_
 from particleaugment.models.shake_shake import _mixing_coefficients, mix, mixing_coefficients
-from particleaugment.random import Stream, uniform
-from particleaugment.snapshot import Snapshot
+from particleaugment.trainee.snapshot import Snapshot
 
 
 def small(seed=0):

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import nn
 
+from particleaugment.core.random import Stream, standard_normal, uniform
 from particleaugment.models import WideResNet, initialise_parameters, keyed_normal_, keyed_uniform_
-from particleaugment.random import Stream, standard_normal, uniform
 
 
 def parameter_count(model: nn.Module) -> int:

@@ -7,8 +7,8 @@ from PIL import Image
 from policy_cases import sparse_particles
 
 import particleaugment as pa
-from particleaugment import semantics
-from particleaugment.ops import Kind, lookup
+from particleaugment.core import semantics
+from particleaugment.core.ops import Kind, lookup
 from particleaugment.policies.exports import export
 
 

@@ -11,8 +11,8 @@ from policy_cases import sparse_particles
 from typer.testing import CliRunner
 
 import particleaugment as pa
-from particleaugment import semantics
-from particleaugment.cli import app
+from particleaugment.cli.main import app
+from particleaugment.core import semantics
 from particleaugment.policies.exports import _repetitions, _timm_step, _torchvision_step, export, static
 from particleaugment.policies.schedule import ScheduleStep
 from particleaugment.report.summary import leading_ops

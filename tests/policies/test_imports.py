@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 import particleaugment as pa
-from particleaugment.cli import app
+from particleaugment.cli.main import app
 from particleaugment.policies.imports import import_policy
 
 ARCHIVE = """

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from policy_cases import MANY, POLICIES, PROPERTY, every_policy, particle_policy, schedule
 
 import particleaugment as pa
+from particleaugment.core.semantics import SEMANTICS
 from particleaugment.policies.base import from_dict
-from particleaugment.semantics import SEMANTICS
 
 # What holds for every policy.
 

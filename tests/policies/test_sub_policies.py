@@ -7,7 +7,6 @@ from policy_cases import MANY, agrees_with, frequencies_agree
 from scipy import stats
 
 import particleaugment as pa
-from particleaugment.executors.fused import plan_of
 
 # AutoAugment and lists of sub-policies.
 
@@ -132,8 +131,8 @@ def test_weights_of_sub_policies(tmp_path):
     policy.save(tmp_path / "policy.json")
     assert pa.load_policy(tmp_path / "policy.json") == policy
     assert "weights" not in pa.SubPolicies(rows).to_dict()
-    assert plan_of(policy, (32, 32)) is None, "the GPU kernel draws uniformly, so torch draws these"
-    assert plan_of(pa.SubPolicies(rows), (32, 32)) is not None
+    assert policy.tables((32, 32)) is None, "the GPU kernel draws uniformly, so torch draws these"
+    assert pa.SubPolicies(rows).tables((32, 32)) is not None
 
 
 @pytest.mark.parametrize("weights", [(1,), (1, -1), (0, 0), (1, float("nan")), (1, float("inf")), "ab", (1, True), 3])

@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import pytest
 from runs import TINY
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -12,6 +13,7 @@ from soak import soak
 SMALL = ["epochs=2", "validation=900", "batch_size=64", "clone_size=64", "measure_size=20", "num_particles=2"]
 
 
+@pytest.mark.slow
 def test_a_run_killed_three_times(tmp_path):
     found = soak(tmp_path, kills=3, seed=0, settings=SMALL)
     assert found["kills"] == 3

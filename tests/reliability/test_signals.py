@@ -10,12 +10,12 @@ import pytest
 from runs import TINY_OPTIONS, command, finish, on_few, result
 
 from particleaugment.policies import parse
-from particleaugment.probe import EagerTrainee
 from particleaugment.report import page
+from particleaugment.trainee.eager import EagerTrainee
 from particleaugment.training import checkpoint, session
 from particleaugment.training.checkpoint import find_checkpoints, load_latest
 from particleaugment.training.session import Session
-from particleaugment.training.stop import Stop, StopNow
+from particleaugment.util.stop import Stop, StopNow
 
 SETTINGS = TINY_OPTIONS
 SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
@@ -125,7 +125,7 @@ def test_the_second_signal_gives_the_code():
 @pytest.mark.parametrize("both", [False, True], ids=["stdout", "stdout and stderr"])
 def test_a_closed_output_saves(tmp_path, both):
     path = tmp_path / "my run"
-    settings = ["--set", "epochs=1000", "--set", "policy=none", "--set", "device=cpu"]
+    settings = ["--set", "epochs=1000", "--set", "evaluate_every=1", "--set", "policy=none", "--set", "device=cpu"]
     command_line = ["train", "digits", "--out", path, *settings, "--checkpoint-seconds", "1000"]
     process = subprocess.Popen(
         [sys.executable, "-m", "particleaugment", *map(str, command_line)],

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from particleaugment.strict_json import COSTLY_LIMIT, JSONError, clipped, parse_json, read_file
+from particleaugment.util.strict_json import COSTLY_LIMIT, JSONError, clipped, parse_json, read_file
 
 
 @pytest.mark.parametrize(

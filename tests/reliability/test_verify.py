@@ -12,9 +12,9 @@ from runs import StopAfter, command, config_of, finish, on_few, session_of
 from safetensors.torch import load_file, save_file
 
 import particleaugment as pa
+from particleaugment.runs.verify import verify
 from particleaugment.training.checkpoint import find_checkpoints, load_checkpoint
 from particleaugment.training.run import RunFolder
-from particleaugment.verify import verify
 
 
 @pytest.fixture(scope="module")

@@ -87,7 +87,7 @@ def result(path):
     return (path / "model.safetensors").read_bytes(), (path / "policy.json").read_bytes(), records
 
 
-@pytest.fixture(scope="module", params=["improved", "paper"])
+@pytest.fixture(scope="module", params=[pytest.param("improved", marks=pytest.mark.slow), "paper"])
 def undisturbed(tmp_path_factory, request):
     path = tmp_path_factory.mktemp("runs") / "undisturbed"
     assert end(train(path, request.param, "--quiet")) == "", "--quiet prints nothing"

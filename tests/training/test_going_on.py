@@ -14,13 +14,13 @@ from rich.console import Console
 from runs import TINY_OPTIONS, Bomb, StopAfter, command, config_of, finish, on_few, result, sealed, session_of
 
 import particleaugment as pa
-from particleaugment.probe import Learner, NonFiniteLoss
+from particleaugment.trainee.learner import Learner, NonFiniteLoss
 from particleaugment.training import loop
 from particleaugment.training.checkpoint import find_checkpoints
 from particleaugment.training.display import Display
 from particleaugment.training.run import RunError, RunFolder
 from particleaugment.training.session import Session
-from particleaugment.training.stop import Stop, Stopped
+from particleaugment.util.stop import Stop, Stopped
 
 
 def test_a_run_stopped_after_any_batch_goes_on_exactly(tiny, no_report, tmp_path):

@@ -13,9 +13,10 @@ from torch import nn
 import particleaugment as pa
 from particleaugment.data import epoch_permutation
 from particleaugment.models import build_model
-from particleaugment.probe import EagerTrainee
 from particleaugment.recipes.presets import PRESETS
-from particleaugment.search import filter_step
+from particleaugment.search import search as search_module
+from particleaugment.search.search import filter_step
+from particleaugment.trainee.eager import EagerTrainee
 from particleaugment.training import loop
 from particleaugment.training.config import ConfigError
 from particleaugment.training.session import learning_rate
@@ -157,14 +158,14 @@ def test_the_searchs_step_in_a_run_is_the_filters(tiny, no_report, tmp_path):
     session = session_of(tmp_path / "run", "epochs=2")
     start = session.search.state
     measured = []
-    probe = pa.search.probe
+    probe = search_module.probe
 
     def noting(*arguments, **keywords):
         measured.append(probe(*arguments, **keywords))
         return measured[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pa.search, "probe", noting)
+        patch.setattr(search_module, "probe", noting)
         loop.train(session)
     settings = session.config.filter_settings()
     expected, record = filter_step(start, settings, lambda policy: measured[0], seed=0, step=1)

@@ -7,11 +7,11 @@ from runs import StopAfter, config_of, epoch_record, filter_record, finish, resu
 
 import particleaugment as pa
 from particleaugment.report.page import write_report
+from particleaugment.runs.verify import verify
 from particleaugment.training.config import ConfigError
 from particleaugment.training.moments import falls_on, interval
 from particleaugment.training.records import RecordError, parse_records
 from particleaugment.training.run import RunFolder
-from particleaugment.verify import verify
 
 SPARSE = ("epochs=8", "evaluate_every=3", "every=2")
 

@@ -7,9 +7,9 @@ import pytest
 from runs import TINY_OPTIONS, StopAfter, command, config_of, finish
 
 import particleaugment as pa
+from particleaugment.runs.verify import verify
 from particleaugment.training.checkpoint import find_checkpoints
 from particleaugment.training.run import RunFolder
-from particleaugment.verify import verify
 
 
 def refuse(path, *arguments, code):

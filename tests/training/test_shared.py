@@ -9,12 +9,12 @@ from particleaugment.training.display import Display
 from particleaugment.training.run import RunFolder
 from particleaugment.training.session import Session
 from particleaugment.training.shared import SharedParts
-from particleaugment.training.stop import Stop
+from particleaugment.util.stop import Stop
 
 
 def shared_session(path, shared, *assignments):
     run = RunFolder.create(path, config_of(*assignments))
-    return Session(run, Display(quiet=True), Stop(), 0.0, shared=shared, extras=False)
+    return Session(run, Display(quiet=True), Stop(), 0.0, shared=shared)
 
 
 def test_shared_runs_equal_separate_ones(tiny, no_report, tmp_path):

@@ -22,10 +22,10 @@ from PIL import Image
 from torch import Tensor
 
 from particleaugment.bench.peers import timm_transform, torchvision_transform
-from particleaugment.bench.timing import rate, seconds
 from particleaugment.executors import apply, native
 from particleaugment.policies import RandAugment
 from particleaugment.policies.parse import TIMM_OPS
+from particleaugment.util.timing import rate, seconds
 
 __all__ = ["beside_timm", "compilation_seconds", "executor_rows"]
 

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from particleaugment.augment.pipeline import FusedPipeline
+from particleaugment.augment.transforms import HorizontalFlip, Normalize, PadCrop, RandomErasing
 from particleaugment.bench.peers import timm_transform, torchvision_transform
-from particleaugment.bench.timing import rate, seconds
-from particleaugment.executors.fused import FusedPipeline
 from particleaugment.policies import RandAugment
 from particleaugment.policies.parse import TIMM_OPS
-from particleaugment.transforms import HorizontalFlip, Normalize, PadCrop, RandomErasing
+from particleaugment.util.timing import rate, seconds
 
 __all__ = ["as_graph", "copy_bandwidth", "large_rows", "milliseconds", "small_rows", "timm_rows", "torchvision_rows"]
 

@@ -12,9 +12,9 @@ import torch
 from rich.table import Table
 
 from particleaugment.bench.cpu import executor_rows
-from particleaugment.bench.timing import machine
 from particleaugment.bench.training import POLICIES, time_run, write_generated_cifar10
 from particleaugment.data import load_data
+from particleaugment.util.timing import machine
 
 __all__ = ["FULL", "QUICK", "Settings", "describe", "run_suite", "table"]
 

@@ -167,11 +167,11 @@ def augmentation_share(config: Config, data: ImageData, train_seconds: float) ->
     It is captured in a CUDA graph of its own, with the transforms, policy and data of the run; the step's time is the
     epoch's divided by its number of batches.
     """
+    from particleaugment.augment.pipeline import FusedPipeline
+    from particleaugment.augment.transforms import Normalize
     from particleaugment.bench.gpu import as_graph, milliseconds
-    from particleaugment.executors.fused import FusedPipeline
-    from particleaugment.program import resample_code
+    from particleaugment.core.program import resample_code
     from particleaugment.training.build import always_on
-    from particleaugment.transforms import Normalize
 
     device = torch.device("cuda")
     images = data.train_images.to(device)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from particleaugment.ops import nearest_name
 from particleaugment.policies.parse import TIMM_OPS
 from particleaugment.recipes.presets import DEFAULT_PRESET, PRESETS, preset_settings
 from particleaugment.training.build import resolve
 from particleaugment.training.config import Config, ConfigError, override
+from particleaugment.util.hints import nearest_name
 
 __all__ = ["ARMS", "Arm", "parse_arms", "parse_seeds"]
 

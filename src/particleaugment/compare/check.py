@@ -11,7 +11,7 @@ from torch import Tensor
 
 from particleaugment.compare.arms import Arm
 from particleaugment.models import build_model
-from particleaugment.search import ParticleAugment
+from particleaugment.search.search import ParticleAugment
 from particleaugment.training.build import build
 from particleaugment.training.config import Config, ConfigError
 from particleaugment.training.data_checks import check_search

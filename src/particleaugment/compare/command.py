@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from particleaugment.compare.arms import Arm
     from particleaugment.compare.comparison import Comparison, ComparisonFolder
     from particleaugment.training.config import Config
-    from particleaugment.training.stop import Stop
+    from particleaugment.util.stop import Stop
 
 __all__ = ["compare"]
 
@@ -48,8 +48,8 @@ def compare(
 
     Repeated, the command continues and adds what is new.
     """
-    from particleaugment.output import Output
-    from particleaugment.training.stop import Stop
+    from particleaugment.util.output import Output
+    from particleaugment.util.stop import Stop
 
     stop = Stop()
     console = Output(stop.close_output, quiet=quiet)
@@ -142,8 +142,8 @@ def _train(
     console: Console,
 ) -> tuple[int, Comparison]:
     """Train what is wanted and not finished; returns the exit code too."""
-    from particleaugment.bench.timing import machine
     from particleaugment.compare.execute import execute
+    from particleaugment.util.timing import machine
 
     todo = [run for run in plan.runs if (run.arm, run.seed) in wanted and not run.finished]
     if not todo:

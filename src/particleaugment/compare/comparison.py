@@ -13,10 +13,10 @@ from particleaugment.compare.arms import Arm
 from particleaugment.compare.recommendation import Recommendation, recommend
 from particleaugment.compare.records import RunRecord
 from particleaugment.compare.summary import arm_summaries, differences
-from particleaugment.ops import nearest_name
 from particleaugment.training.checkpoint import write_atomically
 from particleaugment.training.config import Config, ConfigError, settings_of
 from particleaugment.training.run import RunError, RunFolder, locked_folder
+from particleaugment.util.hints import nearest_name
 
 __all__ = ["Comparison", "ComparisonFolder"]
 

@@ -14,7 +14,7 @@ from particleaugment.compare.progress import ComparisonProgress, duration
 from particleaugment.compare.records import RunRecord
 from particleaugment.compare.runner import Child, run_children
 from particleaugment.training.run import RunError, RunFolder
-from particleaugment.training.stop import Stop
+from particleaugment.util.stop import Stop
 
 __all__ = ["execute"]
 

@@ -16,7 +16,7 @@ from typing import IO
 from particleaugment.compare.records import RunRecord
 from particleaugment.training.checkpoint import find_checkpoints
 from particleaugment.training.run import RunFolder
-from particleaugment.training.stop import Stop
+from particleaugment.util.stop import Stop
 
 __all__ = ["Child", "run_children"]
 
@@ -45,7 +45,7 @@ class Child:
     def start(cls, record: RunRecord, run: RunFolder, log: Path, jobs: int) -> Child:
         """Start or continue a run."""
         log.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "particleaugment.compare.worker", "resume", str(run.path)]
+        command = [sys.executable, "-m", "particleaugment.cli.worker", "resume", str(run.path)]
         with open(log, "ab") as output:
             # A session of its own, so that Ctrl-C reaches the parent alone, which passes it on once.
             process = subprocess.Popen(

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from scipy.special import stdtrit
+
 __all__ = ["PairedDifference", "mean", "paired_difference", "seeds_to_settle", "standard_deviation", "t_quantile"]
 
 LEVEL = 0.95
@@ -44,30 +46,7 @@ def t_quantile(probability: float, degrees: int) -> float:
         raise ValueError(f"a probability between 0 and 1 is expected, got {probability}")
     if degrees < 1:
         raise ValueError(f"there must be at least one degree of freedom, got {degrees}")
-    if probability < 0.5:
-        return -t_quantile(1 - probability, degrees)
-    central = 2 * probability - 1
-    low, high = 0.0, math.pi / 2
-    while low < (middle := (low + high) / 2) < high:
-        low, high = (middle, high) if _central_probability(middle, degrees) < central else (low, middle)
-    return math.sqrt(degrees) * math.tan(low)
-
-
-def _central_probability(angle: float, degrees: int) -> float:
-    """Return P(|T| < √ν·tan(angle)).
-
-    With t = √ν·tan θ the density becomes a power of cos θ, and integrating it by parts gives a finite sum for whole ν:
-    sin θ·(1 + cos²θ/2 + 1·3/(2·4)·cos⁴θ + …) for even ν, and 2/π·(θ + sin θ·(cos θ + 2/3·cos³θ + …)) for odd ν.
-    """
-    odd = degrees % 2
-    cosine = math.cos(angle)
-    term = cosine if odd else 1.0
-    total = 0.0
-    for power in range(1 + odd, degrees, 2):
-        total += term
-        term *= power / (power + 1) * cosine**2
-    series = math.sin(angle) * total
-    return 2 / math.pi * (angle + series) if odd else series
+    return float(stdtrit(degrees, probability))
 
 
 @dataclass(frozen=True)

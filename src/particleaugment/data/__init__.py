@@ -17,7 +17,7 @@ from particleaugment.data.split import (
     stratified_subset,
     train_validation_split,
 )
-from particleaugment.ops import nearest_name
+from particleaugment.util.hints import nearest_name
 
 __all__ = [
     "DATA_SETS",

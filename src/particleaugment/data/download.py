@@ -15,7 +15,7 @@ from particleaugment.data.archive import ArchiveError, unpack
 from particleaugment.data.cifar import CIFAR10, CIFAR100, Layout, check_sizes
 from particleaugment.data.idx import FASHION_MNIST, FILES, MNIST, IdxLayout, find_named_folder, read_files
 from particleaugment.data.transfer import DownloadError, PublishedFile, Transfer, complaint_about, part_file
-from particleaugment.ops import nearest_name
+from particleaugment.util.hints import nearest_name
 
 __all__ = ["ARCHIVES", "FILE_SETS", "Archive", "DownloadError", "FileSet", "PublishedFile", "fetch"]
 

@@ -21,7 +21,7 @@ from particleaugment.data.images import Box, CentreCrop, RandomResizedCrop, read
 from particleaugment.data.listing import ImageList, list_folder, some_of
 from particleaugment.data.progress import progress_bar
 from particleaugment.data.split import epoch_permutation
-from particleaugment.shared_memory import sharing
+from particleaugment.util.shared_memory import sharing
 
 __all__ = [
     "IMAGENET_STATISTICS",

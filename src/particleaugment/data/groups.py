@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from particleaugment.random import Stream, uniform
-from particleaugment.strict_json import clipped
+from particleaugment.core.random import Stream, uniform
+from particleaugment.util.strict_json import clipped
 
 __all__ = ["GROUPINGS", "as_groups", "check_grouping", "groups_of_names", "smallest_cover", "whole_groups"]
 

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from particleaugment.data.dataset import ImageData, channel_statistics
 from particleaugment.data.folder import MEMORY_LIMIT
-from particleaugment.shown import shown_command
+from particleaugment.util.shown import shown_command
 
 __all__ = ["FASHION_MNIST", "FILES", "MNIST", "IdxLayout", "load_fashion_mnist", "load_mnist", "read_idx"]
 

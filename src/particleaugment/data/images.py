@@ -17,7 +17,7 @@ import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from particleaugment.random import Stream, exp, uniform
+from particleaugment.core.random import Stream, exp, uniform
 
 __all__ = ["EXTENSIONS", "CentreCrop", "RandomResizedCrop", "read_image", "simplified"]
 

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from particleaugment.core.random import Stream, uniform
 from particleaugment.data.groups import smallest_cover, whole_groups
 from particleaugment.data.split import SUBSET_STEP, stratified_subset, train_validation_split
-from particleaugment.random import Stream, uniform
 
 __all__ = ["check_train_size", "training_parts"]
 

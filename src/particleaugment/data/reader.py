@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from particleaugment.data.folder import FolderDataset
-from particleaugment.shared_memory import sharing
+from particleaugment.util.shared_memory import sharing
 
 __all__ = ["ReadError", "Reader", "default_workers"]
 

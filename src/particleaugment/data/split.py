@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from particleaugment.core.random import Stream, uniform
 from particleaugment.data.groups import whole_groups
-from particleaugment.random import Stream, uniform
 
 __all__ = [
     "batch_sizes",

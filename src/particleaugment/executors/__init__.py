@@ -18,11 +18,12 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from particleaugment import own_ops
-from particleaugment.coefficients import MAX_SIDE, luminance
+from particleaugment.core import registry
+from particleaugment.core.ops import Kind, check_size, lookup
+from particleaugment.core.program import Program, resample_code
 from particleaugment.executors import native
-from particleaugment.ops import Kind, check_size, lookup, nearest_name
-from particleaugment.program import Program, resample_code
+from particleaugment.executors.coefficients import MAX_SIDE, luminance
+from particleaugment.util.hints import nearest_name
 
 __all__ = ["EXECUTORS", "apply", "choose_executor"]
 
@@ -71,7 +72,7 @@ def apply(
     _check_size(images, program)
     code = resample_code(resample)
     colour = _checked_fill(fill)
-    special = own_ops.names_in(program.op) + (() if program.patch is None else ("Cutout",))
+    special = registry.names_in(program.op) + (() if program.patch is None else ("Cutout",))
     name = choose_executor(executor, images.device, special)
     if images.numel() == 0 or program.op.shape[1] == 0:
         return images.clone()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from particleaugment.ops import TABLE, Kind, lookup
+from particleaugment.core.ops import TABLE, Kind, lookup
 
 _AUTOCONTRAST, _EQUALIZE, _COLOR, _CONTRAST, _SHARPNESS = (
     lookup(name).index for name in ("AutoContrast", "Equalize", "Color", "Contrast", "Sharpness")

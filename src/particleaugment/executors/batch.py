@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from particleaugment import own_ops
-from particleaugment.coefficients import Affine, affine, blend_factor, patch_colours, pointwise_table
-from particleaugment.ops import IDENTITY, Kind, by_index, lookup
-from particleaugment.program import UNSET, Program
+from particleaugment.core import registry
+from particleaugment.core.ops import IDENTITY, Kind, by_index, lookup
+from particleaugment.core.program import UNSET, Program
+from particleaugment.executors.coefficients import Affine, affine, blend_factor, patch_colours, pointwise_table
 
 _AUTOCONTRAST, _COLOR, _CONTRAST, _BRIGHTNESS = (
     lookup(name).index for name in ("AutoContrast", "Color", "Contrast", "Brightness")
@@ -40,7 +40,7 @@ def run(images: Tensor, program: Program, resample: int, fill: tuple[int, ...]) 
 def _apply(images: Tensor, op: int, arg: Tensor, code: Tensor, fill: tuple[int, ...]) -> Tensor:
     kind = by_index(op).kind
     if kind is Kind.OWN:
-        return own_ops.run_batch(op, images, arg)
+        return registry.run_batch(op, images, arg)
     if kind is Kind.MIRROR:
         return images.flip(-1 if op == _FLIP_X else -2)
     if kind is Kind.POINTWISE:

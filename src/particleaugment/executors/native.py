@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from particleaugment.coefficients import affine, blend_factor, patch_colours, pointwise_table
-from particleaugment.ops import TABLE, Kind
-from particleaugment.program import UNSET, Program
+from particleaugment.core.ops import TABLE, Kind
+from particleaugment.core.program import UNSET, Program
+from particleaugment.executors.coefficients import affine, blend_factor, patch_colours, pointwise_table
 
 Array = NDArray[Any]
 

@@ -7,10 +7,10 @@ import torch
 from PIL import Image, ImageDraw, ImageEnhance, ImageOps
 from torch import Tensor
 
-from particleaugment import own_ops
-from particleaugment.coefficients import luminance, pixels_shifted, pointwise_table
-from particleaugment.ops import Kind, by_index
-from particleaugment.program import UNSET, Program
+from particleaugment.core import registry
+from particleaugment.core.ops import Kind, by_index
+from particleaugment.core.program import UNSET, Program
+from particleaugment.executors.coefficients import luminance, pixels_shifted, pointwise_table
 
 _FILTERS = (Image.Resampling.NEAREST, Image.Resampling.BILINEAR, Image.Resampling.BICUBIC)
 _MIRRORS = {"FlipX": Image.Transpose.FLIP_LEFT_RIGHT, "FlipY": Image.Transpose.FLIP_TOP_BOTTOM}
@@ -47,7 +47,7 @@ def apply_op(image: Image.Image, op: int, arg: float, resample: int, fill: tuple
     if kind is Kind.NONE:
         return image
     if kind is Kind.OWN:
-        return own_ops.run_pillow(op, image, arg)
+        return registry.run_pillow(op, image, arg)
     if kind is Kind.MIRROR:
         return image.transpose(_MIRRORS[name])
     if kind is Kind.GEOMETRIC:

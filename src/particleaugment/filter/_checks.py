@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from particleaugment.random import Stream, uniform
+from particleaugment.core.random import Stream, uniform
 
 Numbers: TypeAlias = Tensor | npt.ArrayLike
 

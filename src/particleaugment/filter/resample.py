@@ -9,9 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from particleaugment.core.random import Stream
 from particleaugment.filter._checks import Numbers, as_float64, as_real, particle_uniforms
 from particleaugment.filter.state import ParticleSet, effective_sample_size
-from particleaugment.random import Stream
 
 __all__ = ["SCHEMES", "ResampleInfo", "ancestors", "resample"]
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from particleaugment.core.random import Stream
 from particleaugment.filter._checks import Numbers, as_count, as_float64, as_real, particle_uniforms
-from particleaugment.random import Stream
 
 __all__ = ["ParticleSet", "effective_sample_size", "sparse_init"]
 

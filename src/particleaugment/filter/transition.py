@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from particleaugment.core.random import Stream, standard_normal
 from particleaugment.filter._checks import Numbers, as_float64, as_real, particle_uniforms
 from particleaugment.filter.state import ParticleSet
-from particleaugment.random import Stream, standard_normal
 
 __all__ = ["sparse_transition", "transition"]
 

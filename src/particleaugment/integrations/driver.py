@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from particleaugment.search import FilterRecord, ParticleAugment
+from particleaugment.search.search import FilterRecord, ParticleAugment
 
 __all__ = ["SearchDriver"]
 

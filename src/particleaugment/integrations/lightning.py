@@ -7,11 +7,11 @@ from typing import Any
 
 from torch import Tensor
 
-from particleaugment.augment import Augment
+from particleaugment.augment.batch import Augment
 from particleaugment.integrations import require
 from particleaugment.integrations.driver import SearchDriver, unchanged
 from particleaugment.report.loggers import rendered, search_figures, search_metrics
-from particleaugment.search import ParticleAugment
+from particleaugment.search.search import ParticleAugment
 
 require("lightning", "lightning")
 

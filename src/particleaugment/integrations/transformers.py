@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from particleaugment.augment import Augment
+from particleaugment.augment.batch import Augment
+from particleaugment.data.samples import image_and_target, stacked, to_uint8
 from particleaugment.integrations import require
 from particleaugment.integrations.driver import SearchDriver
-from particleaugment.ranks import Ranks
 from particleaugment.report.loggers import SearchLogger, search_metrics
-from particleaugment.samples import image_and_target, stacked, to_uint8
-from particleaugment.search import ParticleAugment
+from particleaugment.search.search import ParticleAugment
+from particleaugment.trainee.ranks import Ranks
 from particleaugment.training.checkpoint import write_atomically
 
 require("transformers", "transformers")

@@ -8,7 +8,7 @@ from particleaugment.models.initialise import initialise_parameters, keyed_norma
 from particleaugment.models.resnet import ResNet
 from particleaugment.models.shake_shake import ShakeShake
 from particleaugment.models.wide_resnet import WideResNet
-from particleaugment.ops import nearest_name
+from particleaugment.util.hints import nearest_name
 
 __all__ = [
     "MODELS",

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from particleaugment.random import CHUNK, Stream, standard_normal, uniform
+from particleaugment.core.random import CHUNK, Stream, standard_normal, uniform
 
 __all__ = ["initialise_parameters", "keyed_normal_", "keyed_uniform_"]
 

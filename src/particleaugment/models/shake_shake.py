@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from particleaugment.core.random import Stream, uniform
 from particleaugment.models.initialise import initialise_parameters
-from particleaugment.random import Stream, uniform
 
 __all__ = ["ShakeShake", "mix", "mixing_coefficients"]
 

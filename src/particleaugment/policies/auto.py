@@ -9,10 +9,11 @@ from typing import Any, ClassVar, Self
 
 from torch import Tensor
 
-from particleaugment.ops import nearest_name
+from particleaugment.core.program import Program
 from particleaugment.policies.base import Policy, get_semantics
 from particleaugment.policies.subpolicies import SubPolicies, SubPolicy
-from particleaugment.program import Program
+from particleaugment.policies.tables import DrawTables
+from particleaugment.util.hints import nearest_name
 
 __all__ = ["PUBLISHED", "AutoAugment", "published"]
 
@@ -122,6 +123,10 @@ class AutoAugment(Policy):
     ) -> Program:
         """Draw the programs of some samples; see :meth:`Policy.sample`."""
         return self.sub_policies.sample(ids, epoch, seed, size)
+
+    def tables(self, size: tuple[int, int]) -> DrawTables | None:
+        """Return the kernel's tables; see :meth:`Policy.tables`."""
+        return self.sub_policies.tables(size)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the policy as plain JSON data."""

@@ -13,11 +13,13 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from particleaugment import semantics
-from particleaugment.ops import lookup, nearest_name, op_indices
-from particleaugment.program import Program
-from particleaugment.random import Stream, standard_normal, uniforms
-from particleaugment.strict_json import JSONError, clipped, parse_json, read_file
+from particleaugment.core import semantics
+from particleaugment.core.ops import lookup, op_indices
+from particleaugment.core.program import Program
+from particleaugment.core.random import Stream, standard_normal, uniforms
+from particleaugment.policies.tables import DrawTables
+from particleaugment.util.hints import nearest_name
+from particleaugment.util.strict_json import JSONError, clipped, parse_json, read_file
 
 __all__ = ["FORMAT", "VERSION", "Policy", "from_dict", "load", "ops_of"]
 
@@ -60,6 +62,20 @@ class Policy(ABC):
             seed: The run's seed: an int or a 0-d int64 tensor.
             size: Height and width of the images (some semantics count in pixels).
         """
+
+    def tables(self, size: tuple[int, int]) -> DrawTables | None:
+        """Return the tables, on the CPU, that the GPU kernel draws the policy from.
+
+        None where only :meth:`sample` can draw it: the kernel is then given its programs.
+
+        Args:
+            size: Height and width of the images.
+        """
+        return None
+
+    def at(self, epoch: int) -> Policy:
+        """Return the policy of an epoch, counted from 1: itself, unless it is a schedule."""
+        return self
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:

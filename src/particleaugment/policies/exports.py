@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from particleaugment.ops import OPS, Kind, lookup, nearest_name
+from particleaugment.core.ops import OPS, Kind, lookup
 from particleaugment.policies.auto import PUBLISHED, AutoAugment
 from particleaugment.policies.base import Policy, document, get_semantics
 from particleaugment.policies.parse import _TIMM_WEIGHTS, TIMM_OPS, parse
@@ -17,6 +17,7 @@ from particleaugment.policies.schedule import Schedule
 from particleaugment.policies.snippets import TIMM_SNIPPET, TORCHVISION_SNIPPET
 from particleaugment.policies.subpolicies import SubPolicies, SubPolicy
 from particleaugment.policies.trivial import TrivialAugment
+from particleaugment.util.hints import nearest_name
 
 __all__ = ["TARGETS", "Export", "export", "static"]
 

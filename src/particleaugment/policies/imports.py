@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from particleaugment.ops import nearest_name
 from particleaugment.policies.changed_names import bound_names, changed_names, local_names
 from particleaugment.policies.subpolicies import SubPolicies
-from particleaugment.strict_json import JSONError, read_file
+from particleaugment.util.hints import nearest_name
+from particleaugment.util.strict_json import JSONError, read_file
 
 __all__ = ["FORMATS", "Imported", "import_policy"]
 

@@ -6,12 +6,13 @@ import math
 import re
 from dataclasses import replace
 
-from particleaugment.ops import AUTHORS_OPS, nearest_name
+from particleaugment.core.ops import AUTHORS_OPS
 from particleaugment.policies.auto import PUBLISHED, AutoAugment, published
 from particleaugment.policies.base import Policy
 from particleaugment.policies.rand import Identity, RandAugment
 from particleaugment.policies.subpolicies import SubPolicies
 from particleaugment.policies.trivial import TrivialAugment
+from particleaugment.util.hints import nearest_name
 
 __all__ = ["SHORT_STRINGS", "TIMM_OPS", "parse", "with_ops"]
 

@@ -9,7 +9,9 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from particleaugment.ops import OPS
+from particleaugment.core.ops import OPS, op_indices
+from particleaugment.core.program import Program
+from particleaugment.core.random import Stream
 from particleaugment.policies.base import (
     RESAMPLE_CHOICES,
     Draws,
@@ -24,8 +26,7 @@ from particleaugment.policies.base import (
     places,
 )
 from particleaugment.policies.rand import _indices
-from particleaugment.program import Program
-from particleaugment.random import Stream
+from particleaugment.policies.tables import Draw, DrawTables, both_signs
 
 __all__ = ["ParticlePolicy"]
 
@@ -151,6 +152,24 @@ class ParticlePolicy(Policy):
             edges = interval_edges(self.weights)
             self._on_device[device] = (self.particles.to(device), edges.to(device))
         return self._on_device[device]
+
+    def tables(self, size: tuple[int, int]) -> DrawTables | None:
+        """Return the kernel's tables; see :meth:`Policy.tables`."""
+        if self.order != "fixed":
+            return None
+        particles, edges = self._constants(torch.device("cpu"))
+        choice = torch.arange(len(self.ops), device="cpu")
+        levels = torch.full((len(self.ops),), self.m, dtype=torch.float64, device="cpu")
+        return DrawTables(
+            Draw.PARTICLES,
+            len(self.ops),
+            torch.tensor(op_indices(self.ops), device="cpu"),
+            both_signs(self.semantics, self.ops, choice, levels, size),
+            gate=particles,
+            edges=edges,
+            rows=len(particles),
+            random_code=self.resample == "random",
+        )
 
     @property
     def ops_per_image(self) -> float:

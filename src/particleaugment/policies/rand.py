@@ -11,7 +11,9 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from particleaugment.ops import OPS, op_indices
+from particleaugment.core.ops import OPS, op_indices
+from particleaugment.core.program import Program
+from particleaugment.core.random import Stream, log
 from particleaugment.policies.base import (
     RESAMPLE_CHOICES,
     Draws,
@@ -27,8 +29,7 @@ from particleaugment.policies.base import (
     listed,
     places,
 )
-from particleaugment.program import Program
-from particleaugment.random import Stream, log
+from particleaugment.policies.tables import Draw, DrawTables, both_signs
 
 __all__ = ["Identity", "RandAugment"]
 
@@ -51,6 +52,11 @@ class Identity(Policy):
         Draws(ids, epoch, seed, {})
         empty = torch.zeros(len(ids), 0, dtype=torch.int64, device=ids.device)
         return Program.trusted(empty, empty.to(torch.float64))
+
+    def tables(self, size: tuple[int, int]) -> DrawTables:
+        """Return the kernel's tables; see :meth:`Policy.tables`."""
+        no_op = torch.zeros(1, dtype=torch.int64, device="cpu")
+        return DrawTables(Draw.RANDOM_OPS, 0, no_op, torch.zeros(1, 2, dtype=torch.float64, device="cpu"))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the policy as plain JSON data."""
@@ -146,6 +152,23 @@ class RandAugment(Policy):
             applied = draws[Stream.GATE] < self.p
             op, arg = torch.where(applied, op, 0), torch.where(applied, arg, 0.0)
         return Program.trusted(op, arg, draws.resample(), draws.patches(mapping, op, arg, size))
+
+    def tables(self, size: tuple[int, int]) -> DrawTables | None:
+        """Return the kernel's tables; see :meth:`Policy.tables`."""
+        if self.m_std or self.op_weights is not None:
+            return None
+        highest = get_semantics(self.semantics).top if self.m_max is None else self.m_max
+        choice = torch.arange(len(self.ops), device="cpu")
+        levels = torch.full((len(self.ops),), float(min(self.m, highest)), dtype=torch.float64, device="cpu")
+        return DrawTables(
+            Draw.RANDOM_OPS,
+            self.n,
+            torch.tensor(op_indices(self.ops), device="cpu"),
+            both_signs(self.semantics, self.ops, choice, levels, size),
+            gate=torch.tensor([self.p], dtype=torch.float64, device="cpu") if self.p < 1 else None,
+            choices=len(self.ops),
+            random_code=self.resample == "random",
+        )
 
     def _weighted(self, u: Tensor) -> Tensor:
         # The n smallest of independent exponentials with rates w are a draw by weight without replacement.

@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Self
 
 from torch import Tensor
 
-from particleaugment.ops import OPS
+from particleaugment.core.ops import OPS
+from particleaugment.core.program import Program
 from particleaugment.policies.base import Policy, checked_count, listed
 from particleaugment.policies.particles import ParticlePolicy
-from particleaugment.program import Program
 
 __all__ = ["Schedule", "ScheduleStep"]
 

@@ -11,7 +11,9 @@ from typing import Any, ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from particleaugment.ops import lookup
+from particleaugment.core.ops import lookup, op_indices
+from particleaugment.core.program import Program
+from particleaugment.core.random import Stream
 from particleaugment.policies.base import (
     RESAMPLE_CHOICES,
     Draws,
@@ -26,8 +28,7 @@ from particleaugment.policies.base import (
     places,
 )
 from particleaugment.policies.rand import _indices
-from particleaugment.program import Program
-from particleaugment.random import Stream
+from particleaugment.policies.tables import Draw, DrawTables, both_signs
 
 __all__ = ["SubPolicies", "SubPolicy"]
 
@@ -131,6 +132,21 @@ class SubPolicies(Policy):
         op = torch.where(applied, _indices(tables.names, ids.device)[choice], 0)
         arg = torch.where(applied, arg, 0.0)
         return Program.trusted(op, arg, draws.resample(), draws.patches(mapping, op, arg, size))
+
+    def tables(self, size: tuple[int, int]) -> DrawTables | None:
+        """Return the kernel's tables; see :meth:`Policy.tables`."""
+        if self.m_std or self.weights is not None:
+            return None
+        rows = _tables(self.sub_policies, torch.device("cpu"))
+        return DrawTables(
+            Draw.ROWS,
+            rows.choice.shape[1],
+            torch.tensor(op_indices(rows.names), device="cpu")[rows.choice].contiguous(),
+            both_signs(self.semantics, rows.names, rows.choice, rows.level, size),
+            gate=rows.probability,
+            rows=len(rows.choice),
+            random_code=self.resample == "random",
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the policy as plain JSON data."""

@@ -9,6 +9,9 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
+from particleaugment.core.ops import op_indices
+from particleaugment.core.program import Program
+from particleaugment.core.random import Stream
 from particleaugment.policies.base import (
     RESAMPLE_CHOICES,
     Draws,
@@ -20,8 +23,7 @@ from particleaugment.policies.base import (
     get_semantics,
 )
 from particleaugment.policies.rand import _indices
-from particleaugment.program import Program
-from particleaugment.random import Stream
+from particleaugment.policies.tables import Draw, DrawTables, both_signs
 
 __all__ = ["TrivialAugment"]
 
@@ -85,6 +87,21 @@ class TrivialAugment(Policy):
         levels = draws.choice(Stream.LEVEL, int(mapping.top) + 1).to(torch.float64)
         arg = mapping.arguments(self.ops, choice, levels, draws.signs(), checked_size(size))
         return Program.trusted(_indices(self.ops, ids.device)[choice], arg, draws.resample())
+
+    def tables(self, size: tuple[int, int]) -> DrawTables:
+        """Return the kernel's tables; see :meth:`Policy.tables`."""
+        count = int(get_semantics(self.semantics).top) + 1
+        choice = torch.arange(len(self.ops), device="cpu").repeat_interleave(count)
+        levels = torch.arange(count, dtype=torch.float64, device="cpu").repeat(len(self.ops))
+        return DrawTables(
+            Draw.RANDOM_LEVELS,
+            self.n,
+            torch.tensor(op_indices(self.ops), device="cpu"),
+            both_signs(self.semantics, self.ops, choice, levels, size),
+            choices=len(self.ops),
+            levels=count,
+            random_code=self.resample == "random",
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the policy as plain JSON data."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from particleaugment.filtering import IMPROVED
-from particleaugment.ops import nearest_name
+from particleaugment.search.filtering import IMPROVED
 from particleaugment.training.config import ConfigError
+from particleaugment.util.hints import nearest_name
 
 __all__ = ["DEFAULT_PRESET", "PRESETS", "preset_settings"]
 

@@ -10,11 +10,11 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
+from particleaugment.core.ops import TABLE, Kind
+from particleaugment.core.program import Program
+from particleaugment.core.semantics import get
 from particleaugment.executors import apply
-from particleaugment.ops import TABLE, Kind
 from particleaugment.policies import Policy, SubPolicies, parse
-from particleaugment.program import Program
-from particleaugment.semantics import get
 
 __all__ = ["Row", "draw_grid", "example_images", "ops_rows", "policy_rows", "write_gallery"]
 

@@ -14,7 +14,7 @@ from PIL import Image
 from particleaugment.policies import ParticlePolicy, Schedule
 from particleaugment.report.plots import draw_deltas, draw_inclusion
 from particleaugment.report.svg import picture
-from particleaugment.search import FilterRecord, ParticleAugment
+from particleaugment.search.search import FilterRecord, ParticleAugment
 
 __all__ = ["SearchLogger", "heat_map", "log_values", "rendered", "search_figures", "search_metrics"]
 

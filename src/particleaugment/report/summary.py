@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from particleaugment.policies import AutoAugment, ParticlePolicy, Policy, Schedule, SubPolicies
-from particleaugment.shown import shown_command
 from particleaugment.training.run import RunError, RunFolder
+from particleaugment.util.shown import shown_command
 
 __all__ = ["filter_health", "leading_ops", "phase_seconds", "print_summary"]
 

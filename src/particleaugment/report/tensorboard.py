@@ -24,12 +24,12 @@ _NUMBERS = {
 class EventWriter:
     """Writes scalars of every record, each op's inclusion and, now and then, augmented images.
 
-    Nothing is written where tensorboard is not installed, or where it is not wanted.
+    Nothing is written where tensorboard is not installed.
     """
 
-    def __init__(self, folder: Path, wanted: bool = True):
+    def __init__(self, folder: Path):
         self._folder = folder / "tensorboard"
-        self._installed = wanted and importlib.util.find_spec("tensorboard") is not None
+        self._installed = importlib.util.find_spec("tensorboard") is not None
         self._opened: Any = None
 
     @property

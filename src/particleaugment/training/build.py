@@ -15,25 +15,28 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from particleaugment.augment import Augment
+from particleaugment.augment.batch import Augment
+from particleaugment.augment.pipeline import fusable
+from particleaugment.augment.transforms import ColorJitter, HorizontalFlip, Normalize, PadCrop, RandomErasing, Transform
+from particleaugment.core.program import resample_code
 from particleaugment.data import FOLDER_SIZE, ImageData, ImageList, load_data
 from particleaugment.data.folder import IMAGENET_STATISTICS, MEMORY_LIMIT, decoded_bytes
 from particleaugment.data.listing import FolderListing, find_images
 from particleaugment.data.reader import default_workers
+from particleaugment.data.samples import Samples
 from particleaugment.data.streamed import FolderData, example_images, open_folder
 from particleaugment.executors import choose_executor
-from particleaugment.executors.fused import fusable
 from particleaugment.models import ShakeShake, build_model
 from particleaugment.policies import Identity
-from particleaugment.probe import EagerTrainee, Learner, Progress, Samples
-from particleaugment.program import resample_code
-from particleaugment.ranks import Ranks
-from particleaugment.snapshot import Snapshot
+from particleaugment.trainee.eager import EagerTrainee
+from particleaugment.trainee.graph import GraphTrainee
+from particleaugment.trainee.learner import Learner
+from particleaugment.trainee.protocol import Progress
+from particleaugment.trainee.ranks import Ranks
+from particleaugment.trainee.snapshot import Snapshot
+from particleaugment.trainee.stream import StreamTrainee, make_pipelines
 from particleaugment.training.config import Config, ConfigError
-from particleaugment.training.graph import GraphTrainee
 from particleaugment.training.shared import SharedNetwork, SharedParts
-from particleaugment.training.stream import StreamTrainee, make_pipelines
-from particleaugment.transforms import ColorJitter, HorizontalFlip, Normalize, PadCrop, RandomErasing, Transform
 
 __all__ = ["Parts", "always_on", "build", "resolve"]
 

@@ -10,14 +10,15 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from particleaugment.core.ops import OPS, named_set
 from particleaugment.data.groups import GROUPINGS
 from particleaugment.data.parts import check_train_size
-from particleaugment.ops import OPS, named_set, nearest_name
 from particleaugment.policies import Policy, Schedule, load, parse
 from particleaugment.policies.parse import with_ops
-from particleaugment.search import FilterSettings
-from particleaugment.strict_json import JSONError, clipped, parse_json, unprintable
+from particleaugment.search.search import FilterSettings
 from particleaugment.training.moments import interval
+from particleaugment.util.hints import nearest_name
+from particleaugment.util.strict_json import JSONError, clipped, parse_json, unprintable
 
 __all__ = ["Config", "ConfigError", "override", "settings_of"]
 

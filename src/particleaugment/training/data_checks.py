@@ -10,8 +10,8 @@ from torch import Tensor
 
 from particleaugment.data import ImageData, disjoint_stratified_subsets
 from particleaugment.data.streamed import FolderData
-from particleaugment.probe import check_clone_samples
-from particleaugment.search import ParticleAugment
+from particleaugment.search.clone import check_clone_samples
+from particleaugment.search.search import ParticleAugment
 from particleaugment.training.config import ConfigError
 
 __all__ = ["check_search", "data_identity"]

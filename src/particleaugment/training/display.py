@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from particleaugment.output import Output
+from particleaugment.util.output import Output
 
 __all__ = ["Display"]
 
@@ -71,6 +71,11 @@ class Display:
             self._progress.update(self._epochs, completed=number, note=short or note)
         else:
             self.console.print(f"epoch {number}/{epochs}  {note}")
+
+    def passed(self, number: int) -> None:
+        """Move the live bar on by an epoch that nothing is known of."""
+        if self._progress is not None and self._epochs is not None:
+            self._progress.update(self._epochs, completed=number)
 
     def say(self, message: str) -> None:
         """Print a sentence; characters that the output cannot show become question marks."""

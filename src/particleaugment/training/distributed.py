@@ -3,7 +3,8 @@
     torchrun --nproc-per-node 4 -m particleaugment train cifar10-wrn28-10
 
 torchrun alone decides who takes part and starts the processes anew when one dies. How work is shared out is in
-:mod:`particleaugment.ranks`; a process that was not started by torchrun is a world of one and opens no connection.
+:mod:`particleaugment.trainee.ranks`; a process that was not started by torchrun is a world of one and opens no
+connection.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from particleaugment.ranks import Ranks
+from particleaugment.trainee.ranks import Ranks
 from particleaugment.training.config import ConfigError
 from particleaugment.training.run import RunError
-from particleaugment.training.stop import Stop, Stopped
+from particleaugment.util.stop import Stop, Stopped
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store

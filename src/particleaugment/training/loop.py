@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from particleaugment.training.session import Session
-from particleaugment.training.stop import Stopped
+from particleaugment.util.stop import Stopped
 
 __all__ = ["train"]
 

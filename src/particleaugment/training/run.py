@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from particleaugment.shown import shown_command
-from particleaugment.strict_json import JSONError, clipped, read_file
 from particleaugment.training.checkpoint import find_checkpoints, saving, write_atomically
 from particleaugment.training.config import SIZE_LIMIT, Config, ConfigError
 from particleaugment.training.records import RecordError, read_records
+from particleaugment.util.shown import shown_command
+from particleaugment.util.strict_json import JSONError, clipped, read_file
 
 __all__ = ["RunError", "RunFolder", "locked_folder"]
 

@@ -12,17 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from particleaugment.bench.timing import fastest
 from particleaugment.data import epoch_permutation
 from particleaugment.data.split import batch_sizes
-from particleaugment.policies import Policy, Schedule
+from particleaugment.policies import Policy
 from particleaugment.policies.base import document, ops_of
-from particleaugment.probe import NonFiniteLoss
-from particleaugment.ranks import Ranks
-from particleaugment.report.tensorboard import EventWriter
-from particleaugment.search import ParticleAugment
-from particleaugment.snapshot import Snapshot
-from particleaugment.strict_json import clipped
+from particleaugment.search.search import ParticleAugment
+from particleaugment.trainee.graph import GraphTrainee
+from particleaugment.trainee.learner import NonFiniteLoss
+from particleaugment.trainee.ranks import Ranks
+from particleaugment.trainee.snapshot import Snapshot
+from particleaugment.trainee.stream import StreamTrainee
 from particleaugment.training.build import always_on, build
 from particleaugment.training.checkpoint import (
     last_good,
@@ -36,13 +35,14 @@ from particleaugment.training.config import Config
 from particleaugment.training.data_checks import check_search, data_identity
 from particleaugment.training.display import Display
 from particleaugment.training.distributed import require_same
-from particleaugment.training.graph import GraphTrainee
+from particleaugment.training.extras import Extras
 from particleaugment.training.moments import falls_on, interval
 from particleaugment.training.run import RunError, RunFolder
 from particleaugment.training.shared import SharedParts
-from particleaugment.training.stop import Stop
-from particleaugment.training.stream import StreamTrainee
 from particleaugment.training.weights import weights_file, weights_metadata
+from particleaugment.util.stop import Stop
+from particleaugment.util.strict_json import clipped
+from particleaugment.util.timing import fastest
 
 __all__ = ["Position", "Session", "learning_rate"]
 
@@ -83,7 +83,7 @@ class Session:
         checkpoint_seconds: Least time between two checkpoints; one is always written when the run stops or ends.
         ranks: The processes that share the run; rank 0 alone touches its folder, and all call every method together.
         shared: Data and networks that this process keeps from run to run; see :class:`SharedParts`.
-        extras: Whether to write the report and TensorBoard's events.
+        extras: What is written beside the run's own files, such as its report.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Session:
         ranks: Ranks | None = None,
         *,
         shared: SharedParts | None = None,
-        extras: bool = True,
+        extras: Extras | None = None,
     ):
         config = run.config
         self.run, self.config, self.display, self.stop = run, config, display, stop
@@ -116,7 +116,6 @@ class Session:
         self._seconds: dict[str, float] = {}
         self._last_checkpoint = time.monotonic()
         self._extras = extras
-        self._events = EventWriter(run.path, extras)
 
     def _read_policy(self) -> Policy:
         return self.config.fixed_policy(self.run.given_policy)
@@ -173,6 +172,7 @@ class Session:
         if self.position.phase != EVALUATE:
             return
         if not falls_on(self.position.epoch, self.evaluate_every, self.config.epochs):
+            self.display.passed(self.position.epoch)
             self.position.phase = FILTER
             return
         with self._timed("evaluate"):
@@ -234,14 +234,10 @@ class Session:
         self.ranks.on_first(self._write_results)
 
     def _write_results(self) -> None:
-        if self._extras:
-            from particleaugment.report.page import write_report
-
-            write_report(self.run)
+        if self._extras is not None:
+            self._extras.finish(self.run, self.current_policy())
         weights = {name: tensor.contiguous() for name, tensor in self.model.state_dict().items()}
         write_atomically(self.run.model, weights_file(weights, weights_metadata(self.config, self.data)))
-        self._events.log_heat_map(self.config.epochs, self.current_policy())
-        self._events.close()
 
     # Saving and restoring.
 
@@ -339,7 +335,7 @@ class Session:
         if self.search is not None:
             return self.search.policy
         assert self._fixed is not None
-        return self._fixed.at(epoch) if isinstance(self._fixed, Schedule) else self._fixed
+        return self._fixed.at(epoch)
 
     def estimate_seconds(self) -> float:
         """Time a few batches, in place and undone, and return what the rest of the run should take."""
@@ -395,11 +391,8 @@ class Session:
 
     def _append(self, record: dict[str, Any]) -> None:
         self.position.metrics_bytes = self.run.append_metrics(record)
-        self._events.log(record)
-        if record["kind"] == "epoch":
-            epoch = record["epoch"]
-            shown = epoch == 1 or epoch % max(1, self.config.epochs // 10) == 0
-            self._events.log_policy(epoch, self.policy_of(epoch), self._examples if shown else None)
+        if self._extras is not None:
+            self._extras.record(record, self.policy_of(record["epoch"]), self._examples)
 
     def _timed(self, name: str) -> AbstractContextManager[None]:
         return timed(self._seconds, name)

@@ -1,0 +1,1 @@
+"""Policies at work on batches, single images and in worker processes."""

@@ -1,0 +1,142 @@
+"""``Augment``: any policy as the one extra line in a training loop."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from particleaugment.augment.transforms import Normalize, Transform
+from particleaugment.augment.worker_state import LiveState
+from particleaugment.core.program import resample_code
+from particleaugment.core.random import checked_ids
+from particleaugment.executors import apply, check_images, choose_executor
+from particleaugment.policies.base import Policy
+from particleaugment.policies.parse import parse
+
+__all__ = ["Augment"]
+
+
+class Augment(nn.Module):
+    """Augment batches of uint8 images with a policy.
+
+    Give sample ids (each sample's index in its data set) and call :meth:`set_epoch`, and the result is a pure function
+    of (seed, epoch, id): the same for every batch size, number of workers, device and after every resume. Without ids
+    a counter, kept in the ``state_dict``, stands in for them: every call then draws afresh, and what a sample gets
+    depends on its place in the stream of batches. In workers of a data loader each counts for itself, in memory that
+    outlives it, so no epoch repeats another; but workers prepare batches ahead, so a state saved in the middle of an
+    epoch may count a few that were never used. :class:`particleaugment.IndexedDataset` gives any data set its ids.
+
+    In ``eval()`` mode images pass unchanged, except for a :class:`Normalize` among ``after``.
+
+    Args:
+        policy: A policy, or a string for :func:`particleaugment.parse`.
+        seed: Seed of all draws.
+        before: Transforms before the policy, such as ``PadCrop(4), HorizontalFlip()``.
+        after: Transforms after it, such as ``RandomErasing(), Normalize(mean, std)``.
+        executor: See :func:`particleaugment.apply`, as for ``resample`` and ``fill``.
+        resample: Filter of the geometric ops.
+        fill: Colour of what geometric ops bring in.
+
+    >>> import particleaugment as pa
+    >>> augment = pa.Augment(pa.RandAugment(n=2, m=5), seed=0)
+    >>> images = torch.zeros(4, 3, 32, 32, dtype=torch.uint8)
+    >>> augment.set_epoch(1)
+    >>> augment(images, ids=torch.tensor([10, 11, 12, 13])).shape
+    torch.Size([4, 3, 32, 32])
+    """
+
+    def __init__(
+        self,
+        policy: Policy | str,
+        seed: int = 0,
+        *,
+        before: Sequence[Transform] = (),
+        after: Sequence[Transform] = (),
+        executor: str = "auto",
+        resample: str = "bilinear",
+        fill: tuple[int, int, int] = (128, 128, 128),
+    ):
+        super().__init__()
+        chosen = parse(policy) if isinstance(policy, str) else policy
+        if not isinstance(chosen, Policy):
+            raise TypeError(f"expected a policy or a policy string, got {type(policy).__name__}")
+        self.seed = seed
+        self.before = tuple(before)
+        self.after = tuple(after)
+        choose_executor(executor, torch.device("cpu"))
+        resample_code(resample)
+        self.executor, self.resample, self.fill = executor, resample, fill
+        self._live = LiveState(chosen)
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force; a new one of the same form (other particles or weights) reaches running workers too."""
+        return self._live.policy
+
+    @policy.setter
+    def policy(self, policy: Policy) -> None:
+        self._live.policy = policy
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that draws are made for."""
+        return self._live.epoch
+
+    @property
+    def counter(self) -> int:
+        """Images augmented without ids so far in this process (workers not counted)."""
+        return int(self._live.counters[0])
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch, part of every draw's key; call it before each epoch."""
+        if epoch < 0:
+            raise ValueError(f"the epoch must not be negative, got {epoch}")
+        self._live.epoch = int(epoch)
+
+    def forward(self, images: Tensor, ids: Tensor | None = None) -> Tensor:
+        """Augment a batch ``[B, C, H, W]`` (or one image ``[C, H, W]``) of uint8 images."""
+        if isinstance(images, Tensor) and images.dim() == 3:
+            if ids is not None:
+                number = ids if isinstance(ids, Tensor) else torch.tensor(ids, device="cpu")
+                ids = number.to(torch.int64).reshape(1)
+            return self.forward(images.unsqueeze(0), ids).squeeze(0)
+        if not self.training:
+            for transform in self.after:
+                images = transform.run(images) if isinstance(transform, Normalize) else images
+            return images
+        check_images(images)
+        ids = self._live.next_ids(len(images)) if ids is None else checked_ids(ids)
+        if ids.shape != images.shape[:1]:
+            raise ValueError(f"there must be one id per image, got {tuple(ids.shape)} ids for {len(images)} images")
+        ids = ids.to(images.device, non_blocking=True)
+        height, width = images.shape[-2:]
+        epoch = self.epoch
+        program = self.policy.sample(ids, epoch, self.seed, (height, width))
+        for transform in self.before:
+            images = transform(images, ids, epoch, self.seed)
+        images = apply(images, program, self.executor, self.resample, self.fill)
+        for transform in self.after:
+            images = transform(images, ids, epoch, self.seed)
+        return images
+
+    def part_from_other_ranks(self) -> None:
+        """Copy what lies in shared memory: ranks that were forked or spawned share what is meant for workers.
+
+        Call it before the workers of a loader start, which would go on with what was shared before.
+        """
+        self._live = copy.deepcopy(self._live)
+
+    def get_extra_state(self) -> Tensor:
+        """Return the epoch and the counters for ``state_dict``."""
+        return torch.cat([torch.tensor([self.epoch], device="cpu"), self._live.counters])
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Restore the epoch and the counters from ``state_dict``."""
+        self._live.epoch, self._live.counters = int(state[0]), state[1:]
+
+    def extra_repr(self) -> str:
+        """Return the settings for ``repr``."""
+        return f"{self.policy}, seed={self.seed}, before={list(self.before)}, after={list(self.after)}"

@@ -1,0 +1,155 @@
+"""What of an augmentation changes while workers of a data loader run, in memory that they share.
+
+A worker holds a copy of the data set from the moment it was started. Whatever changes afterwards in the main process
+never reaches it, unless it lies in shared memory: the epoch, the particles and their weights. The counters that stand
+in for sample ids lie there too, one per worker, so that workers started anew for each epoch go on where the last ones
+stopped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.utils.data import get_worker_info
+
+from particleaugment.policies.base import Policy
+from particleaugment.policies.particles import ParticlePolicy
+from particleaugment.util.shared_memory import sharing
+
+__all__ = ["LiveState"]
+
+MAX_WORKERS = 1023
+_EPOCH, _VERSION, _GENERATION, _RANK, _COUNTERS = 0, 1, 2, 3, 4
+
+
+class LiveState:
+    """Epoch, counters and policy of an augmentation; every process that holds a copy sees the same.
+
+    A particle policy of the same form reaches all of them. A policy of another kind cannot: running workers then raise
+    instead of going on with the old one.
+
+    >>> import particleaugment as pa
+    >>> state = LiveState(pa.TrivialAugment())
+    >>> state.epoch = 3
+    >>> state.epoch, state.policy
+    (3, TrivialAugment(space='wide', resample='default'))
+    """
+
+    _policy: Policy
+    _generation: int
+    _version: int
+    _block: Tensor | None
+
+    @sharing()
+    def __init__(self, policy: Policy):
+        self._numbers: Tensor = torch.zeros(
+            _COUNTERS + 1 + MAX_WORKERS, dtype=torch.int64, device="cpu"
+        ).share_memory_()
+        self._note_rank()
+        self._install(policy)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch, part of every draw's key."""
+        return int(self._numbers[_EPOCH])
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        self._numbers[_EPOCH] = epoch
+        self._note_rank()
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force."""
+        if int(self._numbers[_GENERATION]) != self._generation:
+            raise RuntimeError(
+                "the policy was replaced by one of another kind, which workers that already run cannot see; "
+                "iterate over a new DataLoader, or use persistent_workers=False"
+            )
+        if int(self._numbers[_VERSION]) != self._version:
+            self._refresh()
+        return self._policy
+
+    @policy.setter
+    def policy(self, policy: Policy) -> None:
+        if self._block is None or _form(policy) != _form(self._policy):
+            self._numbers[_GENERATION] += 1
+            self._install(policy)
+            return
+        # An odd version says that the block is being written.
+        self._numbers[_VERSION] += 1
+        self._block.copy_(_packed(policy))
+        self._numbers[_VERSION] += 1
+        self._policy, self._version = policy, int(self._numbers[_VERSION])
+
+    def next_ids(self, count: int) -> Tensor:
+        """Return ids that no earlier call, no other worker and no other rank of ``torch.distributed`` has had."""
+        self._note_rank()
+        worker = get_worker_info()
+        slot = 0 if worker is None else worker.id + 1
+        start = int(self._numbers[_COUNTERS + slot]) + (slot << 40) + (int(self._numbers[_RANK]) << 50)
+        self._numbers[_COUNTERS + slot] += count
+        return torch.arange(start, start + count, device="cpu")
+
+    @property
+    def counters(self) -> Tensor:
+        """Ids given out so far by the main process and by each worker, as far as any is above 0."""
+        counters: Tensor = self._numbers[_COUNTERS:]
+        used = counters.nonzero()
+        return counters[: int(used.max()) + 1 if len(used) else 1].clone()
+
+    @counters.setter
+    def counters(self, counters: Tensor) -> None:
+        self._numbers[_COUNTERS:] = 0
+        self._numbers[_COUNTERS : _COUNTERS + len(counters)] = counters
+
+    def _note_rank(self) -> None:
+        """Write the rank down where workers, which cannot ask for it, find it."""
+        if get_worker_info() is None:
+            self._numbers[_RANK] = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+    @sharing()
+    def _install(self, policy: Policy) -> None:
+        self._policy = policy
+        self._generation, self._version = int(self._numbers[_GENERATION]), int(self._numbers[_VERSION])
+        self._block = _packed(policy).share_memory_() if isinstance(policy, ParticlePolicy) else None
+
+    def _refresh(self) -> None:
+        assert self._block is not None
+        while True:
+            before = int(self._numbers[_VERSION])
+            block = self._block.clone()
+            if before % 2 == 0 and int(self._numbers[_VERSION]) == before:
+                break
+        self._policy = dataclasses.replace(self._policy, particles=block[:, :-1], weights=block[:, -1])  # type: ignore[type-var]
+        self._version = before
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LiveState:
+        copy = LiveState(self.policy)
+        copy._numbers[_RANK] = self._numbers[_RANK]
+        copy.epoch, copy.counters = self.epoch, self.counters
+        return copy
+
+    @sharing()
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # A copy by handle, as for a worker, is shared already; one by value, from a file, is to be shared anew.
+        self.__dict__.update(state)
+        for tensor in (self._numbers, self._block):
+            if tensor is not None and not tensor.is_shared():
+                tensor.share_memory_()
+
+
+def _form(policy: Policy) -> tuple[Any, ...]:
+    """Everything but the numbers: policies of one form can take each other's place in the shared block."""
+    if not isinstance(policy, ParticlePolicy):
+        return ()
+    return policy.particles.shape, policy.m, policy.semantics, policy.order, policy.ops, policy.resample
+
+
+def _packed(policy: Policy) -> Tensor:
+    assert isinstance(policy, ParticlePolicy)
+    return torch.cat([policy.particles, policy.weights.unsqueeze(1)], 1)

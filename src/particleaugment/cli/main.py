@@ -1,0 +1,301 @@
+"""The command line.
+
+Exit codes: 0 done; 1 the run failed; 2 the request was not valid, and nothing was started; 130 stopped by Ctrl-C and
+143 by SIGTERM, saved and ready to resume (a second signal ends the process at once, with the same codes); 141 ended
+since its output was closed, runs saved too.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from particleaugment import __version__
+from particleaugment.cli.policy import Epoch, add_commands
+from particleaugment.compare.command import compare
+from particleaugment.util.output import Commands, Output
+
+if TYPE_CHECKING:
+    from particleaugment.training.config import Config
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    cls=Commands,
+    help="Learn an image-augmentation policy while a network trains.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+policy_app = typer.Typer(
+    help="Look at policies, and carry them to and from other projects.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(policy_app, name="policy")
+
+CheckpointSeconds = Annotated[
+    float, typer.Option(min=0.0, metavar="SECONDS", help="Least seconds between two checkpoints.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+
+
+@app.command()
+def train(
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="Name of a recipe; list shows them.")] = "digits",
+    out: Annotated[Path | None, typer.Option(metavar="RUN", help="Run folder; runs/RECIPE-SEED if not given.")] = None,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the run.")] = 0,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="Repeat bit for bit on the same GPU, at some cost of speed.")
+    ] = False,
+    preset: Annotated[
+        str, typer.Option(metavar="NAME", help="The filter: improved, or paper for the paper's to the letter.")
+    ] = "improved",
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the recipe; repeatable.")
+    ] = None,
+    checkpoint_seconds: CheckpointSeconds = 5.0,
+    quiet: Quiet = False,
+) -> None:
+    """Train a network by a recipe and learn its policy.
+
+    Ctrl-C saves and stops; resume continues to the identical result. A fixed
+    policy takes the place of the search with --set policy=NAME. Under torchrun,
+    several processes share the work, and a run that is there already goes on.
+    """
+
+    def config() -> Config:
+        from particleaugment.recipes import get_recipe
+        from particleaugment.training.config import override
+
+        flags = [f"seed={seed}", *(["deterministic=true"] if deterministic else [])]
+        return override(get_recipe(recipe, preset), [*flags, *(assignments or [])])
+
+    with _clear_errors():
+        from particleaugment.runs.train import train as train_run
+
+        train_run(config, out, checkpoint_seconds=checkpoint_seconds, quiet=quiet)
+
+
+@app.command()
+def resume(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
+    data_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where the data are now, if they have been moved.")
+    ] = None,
+    checkpoint_seconds: CheckpointSeconds = 5.0,
+    quiet: Quiet = False,
+) -> None:
+    """Continue a stopped or killed run exactly where it was."""
+
+    with _clear_errors():
+        from particleaugment.runs.train import resume as resume_run
+
+        resume_run(run, data_dir=data_dir, checkpoint_seconds=checkpoint_seconds, quiet=quiet)
+
+
+@app.command()
+def report(run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")]) -> None:
+    """Write a run's report.html anew."""
+    with _clear_errors():
+        from particleaugment.report.page import write_report
+        from particleaugment.training.run import RunFolder
+
+        print(f"wrote {write_report(RunFolder.open(run))}")
+
+
+@app.command("compare")
+@wraps(compare)
+def _compare(*arguments: Any, **options: Any) -> None:
+    with _clear_errors():
+        compare(*arguments, **options)
+
+
+@app.command()
+def verify(run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")]) -> None:
+    """Check every file of a run folder and say what is sound.
+
+    The exit code is 1 if anything is wrong.
+    """
+    with _clear_errors():
+        from particleaugment.runs.verify import verify as verify_run
+
+        verdict = verify_run(run)
+        print("\n".join(verdict.lines(min(shutil.get_terminal_size().columns, 100))))
+        if not verdict.sound:
+            raise typer.Exit(1)
+
+
+@policy_app.command("show")
+def policy_show(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Policy file, or a run's folder.")], epoch: Epoch = None
+) -> None:
+    """Print a policy file's policy in a few lines."""
+    with _clear_errors():
+        from particleaugment.policies import Schedule, load
+        from particleaugment.report.summary import leading_ops
+
+        policy = load(file / "policy.json" if file.is_dir() else file)
+        if epoch is not None and isinstance(policy, Schedule):
+            policy = policy.at_or_last(epoch)
+        console = Output()
+        console.print(repr(policy))
+        for name, share in leading_ops(policy, count=15):
+            console.print(f"{name:<13} {'█' * round(40 * share):<40} {100 * share:5.1f} %")
+
+
+@policy_app.command("gallery")
+def policy_gallery(
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="FILE", help="Policy file; without one, every op and several policies."),
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="PNG", help="Picture to write.")] = Path("gallery.png"),
+) -> None:
+    """Write a PNG that shows what a policy does to embedded images."""
+    with _clear_errors():
+        from particleaugment.policies import load
+        from particleaugment.report.gallery import write_gallery
+
+        print(f"wrote {write_gallery(out, None if file is None else load(file))}")
+
+
+@app.command()
+def data(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="mnist, fashion-mnist, cifar10 or cifar100.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where its folder goes.")],
+    quiet: Quiet = False,
+) -> None:
+    """Download a data set, or unpack its archive.
+
+    An archive of CIFAR that is in DIR already is checked and unpacked.
+    """
+    with _clear_errors():
+        from particleaugment.data.download import DownloadError, fetch
+
+        try:
+            folder = fetch(name, directory, quiet=quiet)
+        except DownloadError as error:
+            _fail(str(error), 1)
+        except KeyboardInterrupt:
+            _fail("stopped; the same command goes on from what has arrived", 130)
+        if not quiet:
+            print(f"{name} is in {folder}")
+
+
+@app.command()
+def bench(
+    quick: Annotated[bool, typer.Option("--quick", help="Measure less: under a minute on two CPU cores.")] = False,
+    data: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of CIFAR-10, for the epochs on a GPU.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="JSON", help="File to write the results to.")] = None,
+) -> None:
+    """Time augmentation and training on this machine.
+
+    Peers that are installed are timed beside it.
+    """
+    with _clear_errors():
+        from particleaugment.bench import suite
+
+        if out is not None and not out.absolute().parent.is_dir():
+            raise ValueError(f"there is no folder {out.absolute().parent} to write {out.name} to; make it first")
+        console = Output()
+        with console.status("") as status:
+            settings = suite.QUICK if quick else suite.FULL
+            document = suite.run_suite(settings, data, seed=0, say=lambda what: status.update(f"timing: {what}"))
+        if out is not None:
+            options = ["--quick"] * quick + (["--data", str(data)] if data else [])
+            command = shlex.join(["particleaugment", "bench", *options])
+            out.write_text(json.dumps({"command": command} | document, indent=1) + "\n")
+        console.print(suite.table(document))
+        console.print(suite.describe(document))
+        if data is not None and document["machine"]["gpu"] is None:
+            console.print("There is no GPU here, so the epochs are of the small network on the digits, not of --data.")
+        if out is not None:
+            print(f"wrote {out}")
+
+
+@app.command("list")
+def list_all() -> None:
+    """List recipes, policies, arms and models, one line each."""
+    from particleaugment.compare.arms import ARMS
+    from particleaugment.models import MODELS, PATTERNS
+    from particleaugment.policies.parse import SHORT_STRINGS
+    from particleaugment.recipes import RECIPES
+
+    print("Recipes (particleaugment train NAME)")
+    for name, recipe in RECIPES.items():
+        print(f"  {name:<20} {(recipe.__doc__ or '').strip().splitlines()[0]}")
+    print("Policies (--set policy=NAME; 'particles' learns one)")
+    for name, meaning in SHORT_STRINGS.items():
+        print(f"  {name:<20} {meaning}")
+    print("Arms (particleaugment compare RECIPE --arms NAME,NAME)")
+    for name, arm in ARMS.items():
+        print(f"  {name:<20} {arm.meaning}")
+    print("Models (--set model=NAME)")
+    print(f"  {', '.join(MODELS)}")
+    print(f"  other depths and widths: {', '.join(PATTERNS)}")
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    print(__version__)
+
+
+@contextmanager
+def _clear_errors() -> Iterator[None]:
+    """Turn what users can mend into one sentence and an exit code; anything else stays a traceback."""
+    from particleaugment.data.reader import ReadError
+    from particleaugment.runs.train import Interrupted
+    from particleaugment.trainee.ranks import RankError, ReportedByFirst
+    from particleaugment.training.checkpoint import CheckpointError, SaveError
+    from particleaugment.training.run import RunError
+    from particleaugment.util.shared_memory import SharedMemoryError
+    from particleaugment.util.stop import StopNow
+
+    try:
+        yield
+    except ReportedByFirst:
+        raise typer.Exit(1) from None
+    except (RunError, CheckpointError, ReadError, RankError, SharedMemoryError, SaveError) as error:
+        _fail(str(error), 1)
+    except (ValueError, TypeError, ImportError) as error:
+        _fail(str(error), 2)
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            raise  # that of standard output
+        _fail(f"{error.filename or 'a file'} cannot be used: {error.strerror or error}", 1)
+    except Interrupted as stop:
+        if stop.output_closed and str(stop):
+            _fail(f"the output was closed: {stop}", stop.exit_code)
+        raise typer.Exit(stop.exit_code) from None
+    except StopNow as stop:
+        _fail("stopped at once; what the last checkpoint holds is kept", stop.exit_code)
+    except KeyboardInterrupt:
+        _fail("stopped at once; what the last checkpoint holds is kept", 130)
+
+
+add_commands(policy_app, _clear_errors)
+
+
+def _fail(message: str, code: int) -> None:
+    with suppress(BrokenPipeError):  # where nobody reads it, the code is left
+        print(f"particleaugment: {message}", file=sys.stderr)
+    raise typer.Exit(code)
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

@@ -1,0 +1,1 @@
+"""Ops, their arguments, programs and draws: what everything else is made of."""

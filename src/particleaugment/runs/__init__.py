@@ -1,0 +1,1 @@
+"""Runs as users start them."""

@@ -1,0 +1,301 @@
+"""``particleaugment verify``: what is sound in a run folder, part by part, without changing anything in it."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from particleaugment.models import build_model
+from particleaugment.policies import Policy, Schedule, load
+from particleaugment.training.checkpoint import CheckpointError, find_checkpoints, load_checkpoint
+from particleaugment.training.config import Config, ConfigError
+from particleaugment.training.records import RecordError, parse_records
+from particleaugment.training.run import RunError, RunFolder
+from particleaugment.util.shown import shown_command
+from particleaugment.util.strict_json import JSONError, clipped, read_file
+
+__all__ = ["Finding", "Verdict", "verify"]
+
+_CLASSES = {"digits": 10, "mnist": 10, "fashion-mnist": 10, "cifar10": 10, "cifar100": 100}
+_LABEL = 12
+
+
+class _Problem(Exception):
+    """What is wrong with a part, in a sentence."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found of one part of a run.
+
+    Attributes:
+        part: ``config``, ``metrics``, ``policy``, ``checkpoint``, ``model`` or ``report``.
+        sound: Whether nothing is wrong with it.
+        text: What it holds, or what is wrong.
+    """
+
+    part: str
+    sound: bool
+    text: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The findings about a run folder, and what can be done with it.
+
+    Attributes:
+        findings: One per part.
+        state: ``finished``, ``resumable`` or ``broken``.
+        advice: What that means here, in a sentence.
+    """
+
+    findings: tuple[Finding, ...]
+    state: str
+    advice: str
+
+    @property
+    def sound(self) -> bool:
+        """Whether every part is sound."""
+        return all(finding.sound for finding in self.findings)
+
+    def lines(self, width: int = 80) -> list[str]:
+        """Return the verdict as lines of text."""
+        rows = [(finding.part, ("" if finding.sound else "WRONG: ") + finding.text) for finding in self.findings]
+        lines: list[str] = []
+        for label, text in [*rows, (self.state, self.advice)]:
+            lines += textwrap.wrap(
+                text,
+                width,
+                initial_indent=f"{label:<{_LABEL}}",
+                subsequent_indent=" " * _LABEL,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+        return lines
+
+
+@dataclass
+class _Known:
+    """What the parts checked so far have told."""
+
+    run: RunFolder
+    records: list[dict[str, Any]] = field(default_factory=list)
+    policy: Policy | None = None
+    newest: dict[str, Any] | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the newest checkpoint was written after the last epoch."""
+        return self.newest is not None and self.newest["position"]["epoch"] > self.run.config.epochs
+
+
+def verify(path: Path) -> Verdict:
+    """Check every file of a run folder; nothing is written."""
+    try:
+        known = _Known(RunFolder.open(path))
+    except RunError as error:
+        return Verdict((Finding("config", False, str(error)),), "broken", "without its configuration there is no run")
+    config = known.run.config
+    described = f"{config.recipe}: {config.model} on {config.data}, {config.epochs} epochs, seed {config.seed}"
+    findings = [Finding("config", True, described)]
+    owner = known.run.owner()
+    if owner is not None:
+        findings.append(Finding("in use", True, f"by {owner}: files may change while they are read"))
+    parts: list[tuple[str, Callable[[_Known], str]]] = [
+        ("checkpoint", _checkpoints), ("metrics", _metrics), ("policy", _policy), ("model", _model),
+        ("report", _report),
+    ]  # fmt: skip
+    for part, check in parts:
+        try:
+            findings.append(Finding(part, True, check(known)))
+        except _Problem as problem:
+            findings.append(Finding(part, False, clipped(problem)))
+    return Verdict(tuple(findings), *_state(known, findings))
+
+
+def _state(known: _Known, findings: list[Finding]) -> tuple[str, str]:
+    wrong = {finding.part for finding in findings if not finding.sound}
+    path = known.run.path
+    if known.run.finished:
+        if not wrong:
+            return "finished", "every part is sound"
+        if known.ended and not wrong & {"metrics"}:
+            return "broken", f"remove {known.run.model} and {shown_command('resume', path)} writes the results anew"
+        return "broken", f"the parts named above are not to be trusted; the others are sound ({path})"
+    if known.newest is None and find_checkpoints(path):
+        return "broken", "no checkpoint can be used; remove them, and resume starts from the first epoch"
+    if "metrics" in wrong:
+        return "broken", "restore metrics.jsonl, or remove the checkpoints to start from the first epoch"
+    start = "in epoch {epoch}".format(**known.newest["position"]) if known.newest is not None else "from the start"
+    return "resumable", f"{shown_command('resume', path)} goes on {start}"
+
+
+def _checkpoints(known: _Known) -> str:
+    paths = find_checkpoints(known.run.path)
+    problems = []
+    for path in reversed(paths):
+        try:
+            state = load_checkpoint(path)
+            if not known.run.config.continues(Config.from_json(state["config"])):
+                raise CheckpointError(f"{path} belongs to another configuration than config.json")
+            problem = _mismatch(state["model"], _expected(known, state["model"]))
+            if problem:
+                raise CheckpointError(f"{path}: {problem}")
+            known.newest = known.newest or state
+        except (CheckpointError, ConfigError) as error:
+            problems.append(str(error))
+    if problems:
+        raise _Problem("; ".join(problems))
+    if not paths:
+        return "none, and none is needed" if known.run.finished else "none yet"
+    assert known.newest is not None
+    where = "after the last epoch" if known.ended else f"in epoch {known.newest['position']['epoch']}"
+    return f"{', '.join(path.name for path in paths)}; checksums match, the newest is {where}"
+
+
+def _metrics(known: _Known) -> str:
+    try:
+        content = read_file(known.run.metrics)
+    except FileNotFoundError:
+        content = b""
+    except OSError as error:
+        raise _Problem(f"{known.run.metrics} cannot be read: {error.strerror}") from None
+    except JSONError as error:
+        raise _Problem(f"{known.run.metrics}: {error}") from None
+    known_bytes, extra = 0, ""
+    if known.newest is not None:
+        known_bytes = known.newest["position"]["metrics_bytes"]
+        if len(content) < known_bytes:
+            raise _Problem(f"{known.run.metrics} is shorter than when its checkpoint was written")
+        if known.run.metrics_digest(known_bytes) != known.newest["metrics_sha256"]:
+            raise _Problem(f"{known.run.metrics} has changed since its checkpoint was written")
+    if not known.run.finished:
+        # What no checkpoint knows of is computed again, so a line cut short by a crash is no harm.
+        newer = content[known_bytes:]
+        lines = newer.count(b"\n")
+        extra = f"; {lines} lines newer than the checkpoint, which resume writes anew" if newer else ""
+        content = content[:known_bytes]
+    try:
+        known.records = parse_records(content, known.run.config.evaluate_every)
+    except RecordError as error:
+        raise _Problem(f"{known.run.metrics}: {error}") from None
+    epochs = [record for record in known.records if record["kind"] == "epoch"]
+    steps = [record for record in known.records if record["kind"] == "filter"]
+    last = epochs[-1]["epoch"] if epochs else 0
+    if known.run.finished and last != known.run.config.epochs:
+        raise _Problem(f"{known.run.metrics} ends with epoch {last} of {known.run.config.epochs}")
+    wanted = known.run.config.num_particles
+    for step in steps:
+        if len(step["delta"]) != wanted:
+            raise _Problem(f"{known.run.metrics}: step {step['step']} has {len(step['delta'])} of {wanted} particles")
+    skipped = sum(step["skip_reason"] is not None for step in steps)
+    filter_text = f", {len(steps)} filter steps ({skipped} skipped)" if known.run.config.searches else ""
+    evaluated = "" if len(epochs) == last else f" ({len(epochs)} evaluated)"
+    return f"{last} epochs{evaluated}{filter_text}{extra}"
+
+
+def _policy(known: _Known) -> str:
+    if not known.run.policy.exists():
+        if known.run.finished:
+            raise _Problem(f"{known.run.policy} is missing")
+        return "not written yet: that happens when the run stops or ends"
+    try:
+        policy = load(known.run.policy)
+    except ValueError as error:
+        raise _Problem(str(error)) from None
+    config = known.run.config
+    if config.searches:
+        if not isinstance(policy, Schedule):
+            raise _Problem(f"{known.run.policy} holds a policy of kind {policy.kind!r}, the run learns a schedule")
+        if (policy.ops, policy.epochs) != (config.ops, config.epochs):
+            raise _Problem(f"{known.run.policy} has other ops or another number of epochs than config.json")
+        if known.ended and not _same_schedule(policy, known.newest["search"]):  # type: ignore[index]
+            raise _Problem(f"{known.run.policy} differs from the particles in the checkpoint")
+    known.policy = policy
+    return f"{policy!r}{', as in the checkpoint' if known.ended and config.searches else ''}"
+
+
+def _same_schedule(policy: Schedule, search: Any) -> bool:
+    try:
+        starts, particles = search["history_starts"].tolist(), search["history_particles"]
+        weights = search["history_log_weights"].exp()
+    except (AttributeError, LookupError, TypeError):
+        return False
+    steps = [policy.at(step.from_epoch) for step in policy.steps]
+    return (
+        starts == [step.from_epoch for step in policy.steps]
+        and len(particles) == len(weights) == len(steps)
+        and all(torch.equal(mine.particles, theirs) for mine, theirs in zip(steps, particles))
+        and all(torch.allclose(mine.weights, theirs, rtol=1e-12, atol=0) for mine, theirs in zip(steps, weights))
+    )
+
+
+def _model(known: _Known) -> str:
+    if not known.run.finished:
+        return "not written yet: that happens when the run ends"
+    try:
+        with safe_open(known.run.model, "pt") as file:
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError, RuntimeError, TypeError) as error:
+        raise _Problem(f"{known.run.model} is damaged: {clipped(error)}") from None
+    problem = _mismatch(weights, _expected(known, weights))
+    if problem:
+        raise _Problem(f"{known.run.model}: {problem}")
+    same = ""
+    if known.ended:
+        assert known.newest is not None
+        differing = [name for name, tensor in known.newest["model"].items() if not torch.equal(tensor, weights[name])]
+        if differing:
+            raise _Problem(f"{known.run.model} differs from the checkpoint in {differing[0]}")
+        same = ", as in the checkpoint"
+    return f"{sum(tensor.numel() for tensor in weights.values()):,} numbers in {len(weights)} tensors{same}"
+
+
+def _expected(known: _Known, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors that the run's network should have, without memory."""
+    config = known.run.config
+    head = weights.get("head.weight")
+    classes = _CLASSES.get(config.data) or (len(head) if head is not None and head.dim() else 1)
+    try:
+        with torch.device("meta"):
+            return build_model(config.model, classes, config.seed).state_dict()
+    except ValueError as error:
+        raise _Problem(str(error)) from None
+
+
+def _mismatch(weights: dict[str, Tensor], expected: dict[str, Tensor]) -> str | None:
+    missing = sorted(expected.keys() ^ weights.keys())
+    if missing:
+        return f"the tensor {missing[0]} is {'missing' if missing[0] in expected else 'not one of the network'}"
+    for name, tensor in weights.items():
+        wanted = expected[name]
+        if tensor.shape != wanted.shape or tensor.dtype != wanted.dtype:
+            return (
+                f"{name} must be {wanted.dtype} of shape {tuple(wanted.shape)}, got {tensor.dtype} of shape "
+                f"{tuple(tensor.shape)}"
+            )
+        if not bool(tensor.isfinite().all()):
+            return f"{name} holds numbers that are not finite"
+    return None
+
+
+def _report(known: _Known) -> str:
+    path = known.run.path / "report.html"
+    if not path.exists():
+        if known.run.finished:
+            raise _Problem(f"{path} is missing; {shown_command('report', known.run.path)} writes it")
+        return "not written yet: that happens when the run ends"
+    try:
+        content = read_file(path)
+    except (OSError, JSONError) as error:
+        raise _Problem(f"{path} cannot be read: {clipped(error)}") from None
+    if not content.startswith(b"<!doctype html>") or not content.endswith(b"</body></html>\n"):
+        raise _Problem(f"{path} is cut short; {shown_command('report', known.run.path)} writes it anew")
+    return f"{len(content):,} bytes, whole"

@@ -1,0 +1,1 @@
+"""Filters at work: a policy that is learned while a network trains."""

@@ -1,0 +1,131 @@
+"""The paper's measurement: train a clone under the particles and see, per particle and sample, how its loss fell.
+
+:func:`probe` returns raw losses and knows nothing of weights; ``filter.relative_loss_difference`` turns them into δ.
+Model, optimizer and everything else come back bit for bit as they were.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from particleaugment.data.split import disjoint_stratified_subsets, epoch_permutation
+from particleaugment.policies.particles import ParticlePolicy
+from particleaugment.trainee.learner import NonFiniteLoss
+from particleaugment.trainee.protocol import Progress, Trainee
+from particleaugment.trainee.snapshot import Snapshot
+
+__all__ = ["MEASUREMENTS", "Measurement", "check_clone_samples", "probe"]
+
+# Training epochs, clone epochs and measurements are keyed by disjoint ranges of the generator's 32-bit epoch.
+CLONE_EPOCHS = 1 << 30
+MEASUREMENTS = 1 << 31
+
+
+class Measurement(NamedTuple):
+    """Losses of the reference model and of its trained clone on the same images under the same draws.
+
+    Attributes:
+        ref: Reference model under each particle, float64 ``[r, N]``.
+        upd: Clone under each particle, float64 ``[r, N]``.
+        ref_clean: Reference model on the plain images, float64 ``[N]``.
+        upd_clean: Clone on the plain images, float64 ``[N]``.
+        seconds: Time spent training the clone and measuring.
+    """
+
+    ref: Tensor
+    upd: Tensor
+    ref_clean: Tensor
+    upd_clean: Tensor
+    seconds: dict[str, float]
+
+
+def probe(
+    policy: ParticlePolicy,
+    trainee: Trainee,
+    labels: Tensor,
+    snapshot: Snapshot,
+    *,
+    clone_size: int | float,
+    measure_size: int | float,
+    split: tuple[Tensor, Tensor] | None = None,
+    clone_epochs: int,
+    seed: int,
+    step: int,
+    progress: Progress = lambda phase, done, total: None,
+) -> Measurement:
+    """Measure the particles of ``policy`` (the noised ones) on fresh, disjoint, stratified subsets.
+
+    Args:
+        policy: The particles and weights to probe.
+        trainee: The network; restored bit for bit.
+        labels: Class labels of the training samples, for stratification.
+        snapshot: Memory for the clone's way back, reused from step to step.
+        clone_size: Samples in D_tp, as a number or a fraction.
+        measure_size: Samples in D_vp, as a number or a fraction.
+        split: Where D_vp is held out, the samples that are trained on, which D_tp is drawn from, and D_vp itself.
+        clone_epochs: Epochs of clone training, e_p.
+        seed: The run's seed.
+        step: Number of this filter step; part of every key.
+        progress: Told after every batch; may raise to stop, and the network is restored all the same.
+    """
+    if split is None:
+        train_ids, measure_ids = disjoint_stratified_subsets(labels, [clone_size, measure_size], seed, step)
+    else:
+        trained, measure_ids = split
+        train_ids = trained[disjoint_stratified_subsets(labels[trained], [clone_size], seed, step)[0]]
+    check_clone_samples(train_ids, clone_size)
+    model = trainee.model
+    modes = [(module, module.training) for module in model.modules()] if model.training else None
+    key = MEASUREMENTS + step
+    start = time.perf_counter()
+    with snapshot.of(model, trainee.optimizer, trainee.scaler), trainee.aside():
+        model.eval()
+        ref, ref_clean = trainee.measure(policy, measure_ids, key, progress=progress, phase="measure before")
+        measured = time.perf_counter()
+        model.train()
+        for module, training in modes or ():
+            module.training = training
+        try:
+            _train_clone(policy, trainee, train_ids, clone_epochs, seed, step, progress)
+        except NonFiniteLoss:
+            # A diverged clone is a measurement like any other: its losses are not finite, and the filter skips it.
+            nothing = torch.full_like(ref, torch.nan)
+            return Measurement(ref, nothing, ref_clean, nothing[0], {"clone": time.perf_counter() - measured})
+        cloned = time.perf_counter()
+        model.eval()
+        upd, upd_clean = trainee.measure(policy, measure_ids, key, progress=progress, phase="measure after")
+    end = time.perf_counter()
+    seconds = {"clone": cloned - measured, "measure": (measured - start) + (end - cloned)}
+    return Measurement(ref, upd, ref_clean, upd_clean, seconds)
+
+
+def check_clone_samples(train_ids: Tensor, clone_size: int | float) -> None:
+    """Refuse to train a clone on a single sample, which is what a small fraction of few samples comes to."""
+    if len(train_ids) == 1:
+        raise ValueError(
+            f"clone_size={clone_size} gives the clone a single sample, which batch norm cannot train on; set a number, "
+            "such as clone_size=32, or a larger fraction"
+        )
+
+
+def _train_clone(
+    policy: ParticlePolicy,
+    trainee: Trainee,
+    train_ids: Tensor,
+    clone_epochs: int,
+    seed: int,
+    step: int,
+    progress: Progress,
+) -> None:
+    for number in range(clone_epochs):
+        epoch_key = CLONE_EPOCHS + step * clone_epochs + number
+        order = train_ids[epoch_permutation(len(train_ids), seed, epoch_key)]
+
+        def of_all_epochs(phase: str, done: int, total: int, number: int = number) -> None:
+            progress(phase, number * total + done, clone_epochs * total)
+
+        trainee.train(policy, order, epoch_key, progress=of_all_epochs, phase="train clone")
