@@ -10,7 +10,7 @@ from particleaugment.cli import main as cli
 
 
 def test_the_flag_reaches_the_configuration(tmp_path, monkeypatch):
-    monkeypatch.setattr(cli, "_go", lambda request, *_: request())
+    monkeypatch.setattr("particleaugment.runs.train._carry_out", lambda request, *_: request())
     for name, flags in (("plain", []), ("deterministic", ["--deterministic"])):
         done = CliRunner().invoke(cli.app, ["train", "--out", str(tmp_path / name), *flags])
         assert done.exit_code == 0, done.output

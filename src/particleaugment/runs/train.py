@@ -61,6 +61,13 @@ def train(
         out: The run's folder, which must not exist yet; ``runs/RECIPE-SEED`` if not given.
         checkpoint_seconds: Least seconds between two checkpoints.
         quiet: Print nothing.
+
+    >>> import tempfile
+    >>> from particleaugment import recipe
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     run = train(recipe("digits", epochs=1, policy="none", train_size=60), f"{folder}/run", quiet=True)
+    ...     run.finished, resume(run.path, quiet=True).finished
+    (True, True)
     """
 
     def request() -> tuple[RunFolder, bool]:
@@ -87,6 +94,10 @@ def resume(
         data_dir: Where the data are now, if they have been moved.
         checkpoint_seconds: Least seconds between two checkpoints.
         quiet: Print nothing.
+
+    >>> resume("no/such/run")
+    Traceback (most recent call last):
+    particleaugment.training.run.RunError: there is no folder no/such/run
     """
 
     def request() -> tuple[RunFolder, bool]:
