@@ -51,13 +51,8 @@ class Version:
         sources = (self.root / "src").rglob("*.py")
         return any(word in path.read_text(encoding="utf-8") for path in sources)
 
-    def environment(self, threads: int | None = 1, gpu: bool = False) -> dict[str, str]:
-        """Return all variables that its processes have.
-
-        Args:
-            threads: Threads of each process; None for as many as there are cores.
-            gpu: Whether they may use the GPU.
-        """
+    def environment(self, gpu: bool = False) -> dict[str, str]:
+        """Return all variables that its processes have; each has one thread, and the GPU if it may use it."""
         found = {
             "PATH": os.environ.get("PATH", os.defpath),
             "LANG": "C.UTF-8",
@@ -67,32 +62,30 @@ class Version:
             "PYTHONPATH": str(self.root / "src"),
             "PYTHONHASHSEED": "0",
             "PYTHONNOUSERSITE": "1",
+            "OMP_NUM_THREADS": "1",
+            "MKL_NUM_THREADS": "1",
         }
-        if threads is not None:
-            found |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), str(threads))
         if not gpu:
             return found | {"CUDA_VISIBLE_DEVICES": ""}
         kept = ("CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH")
         return found | {name: os.environ[name] for name in kept if name in os.environ}
 
-    def start(
-        self, words: list[str], folder: Path, *, threads: int | None = 1, gpu: bool = False
-    ) -> subprocess.Popen[bytes]:
+    def start(self, words: list[str], folder: Path, *, gpu: bool = False) -> subprocess.Popen[bytes]:
         """Start Python with these arguments; what it prints goes to ``log.txt`` in a folder."""
         folder.mkdir(parents=True, exist_ok=True)
         with open(folder / "log.txt", "ab") as log:
             return subprocess.Popen(
                 [sys.executable, *words],
                 cwd=folder,
-                env=self.environment(threads, gpu),
+                env=self.environment(gpu),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
 
-    def run(self, words: list[str], folder: Path, *, threads: int | None = 1, gpu: bool = False) -> str:
+    def run(self, words: list[str], folder: Path, *, gpu: bool = False) -> str:
         """Run Python with these arguments to its end and return what was printed in the folder so far."""
-        process = self.start(words, folder, threads=threads, gpu=gpu)
+        process = self.start(words, folder, gpu=gpu)
         try:
             code = process.wait(LIMIT)
         except subprocess.TimeoutExpired:

@@ -252,7 +252,8 @@ def test_speeds_are_compared_row_by_row():
     assert found == {"native, 32x32, threads: 1": 100.0, "epochs, randaugment": 2.0}
     rows = compared([found, found], [found | {"epochs, randaugment": 1.8}, found | {"epochs, randaugment": 1.9}])
     assert [row.verdict for row in rows] == ["agrees", "slower"]
-    assert Row("a", (1.04, 1.05)).verdict == "faster"
+    assert rows[1].best == 1.9 / 2.0
+    assert Row("a", (1.0, 1.0), (1.04, 1.05)).verdict == "faster"
     with pytest.raises(ValueError, match="only one of the versions times 'epochs, randaugment'"):
         compared([found], [{"native, 32x32, threads: 1": 100.0}])
 
