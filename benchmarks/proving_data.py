@@ -2,8 +2,8 @@
 
     python benchmarks/proving_data.py DIR
 
-reads DIR/mnist and writes DIR/mnist-tints/{train,test}/DIGIT-TINT/*.png. The class is digit and tint. The tints are one
-hue at three saturations, so ops that change colours turn one class into another.
+reads DIR/mnist and writes DIR/mnist-close-tints/{train,test}/DIGIT-TINT/*.png. The class is digit and tint. The tints
+are one hue at three saturations, so ops that change colours turn one class into another.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from torch import Tensor
 from particleaugment.core.random import Stream, uniform
 from particleaugment.data import load_data
 
-TINTS = {"red": (255, 64, 64), "rose": (255, 128, 128), "pale": (255, 192, 192)}
+TINTS = {"red": (255, 140, 140), "rose": (255, 160, 160), "pale": (255, 180, 180)}
 COUNTS = {"train": 15_000, "test": 9_000}
 
 
 def make_tints(directory: Path) -> Path:
     """Write the folder, in one move; nothing is done if it is there."""
-    target = directory / "mnist-tints"
+    target = directory / "mnist-close-tints"
     if target.exists():
         return target
     data = load_data("mnist", directory / "mnist")

@@ -2,9 +2,10 @@
 
     python benchmarks/proving_ground.py --data DIR [--tasks …] [--arms …] [--seeds 0-2] [--jobs 5]
 
-DIR holds cifar/, mnist/, fashion-mnist/, gtsrb/ and imagenette/, as far as the tasks need them. Runs of one network
-follow each other in one process and share its compiled form; several processes share the GPU. The command may be
-stopped and killed: call it again, and it resumes. Every finished run is kept in one JSON file.
+DIR holds cifar/, mnist/, mnist-close-tints/ (made by proving_data.py), fashion-mnist/, gtsrb/ and imagenette/, as far
+as the tasks need them. Runs of one network follow each other in one process and share its compiled form; several
+processes share the GPU. The command may be stopped and killed: call it again, and it resumes. Every finished run is
+kept in one JSON file.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Job:
     def network(self) -> tuple[object, ...]:
         """What runs must have in common to share a compiled network."""
         task = TASKS[self.task]
-        return (task.data if task.folder != "mnist-tints" else task.folder, *task.settings[:3])
+        return (task.data if task.folder != "mnist-close-tints" else task.folder, *task.settings[:3])
 
     def message(self) -> str:
         """The line that a worker is sent."""

@@ -100,7 +100,7 @@ TASKS: Mapping[str, Task] = MappingProxyType(
                  folder="mnist", size=1000, judge=10_000, epochs=500, trap=True,
                  settings=("flip=0", f"ops={','.join(_TURNS)}")),
             Task(name="mnist-tints-2000", title="MNIST in three tints, 2,000 images", data="folder",
-                 folder="mnist-tints", size=2000, judge=9000, epochs=250, trap=True, version=2,
+                 folder="mnist-close-tints", size=2000, judge=9000, epochs=250, trap=True, version=2,
                  settings=("image_size=32", "stream=false", "flip=0", f"ops={','.join(_COLOURS)}")),
             Task(name="cifar10-40000", title="CIFAR-10, 40,000 images", data="cifar10", folder="cifar",
                  size=40_000, judge=10_000, epochs=60, final_only=True),
