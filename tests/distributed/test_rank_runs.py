@@ -73,6 +73,7 @@ def test_stopped_and_killed_workers_come_back_and_end_alike(undisturbed, tmp_pat
     assert result(path) == result(undisturbed[0])
 
 
+@pytest.mark.slow
 def test_two_nodes_and_a_worker_killed_on_one_of_them(undisturbed, tmp_path):
     path, nodes = tmp_path / "run", two_nodes()
     processes = [train(path, ranks=1, restarts=3, nodes=nodes) for _ in range(2)]

@@ -26,7 +26,7 @@ def pictures(tmp_path_factory):
     return root
 
 
-@pytest.mark.parametrize("preset", ["improved", "paper"])
+@pytest.mark.parametrize("preset", [pytest.param("improved", marks=pytest.mark.slow), "paper"])
 def test_streamed_on_two_ranks_is_in_memory_on_two_ranks(pictures, tmp_path, preset):
     found = {}
     for stream in ("true", "false"):
