@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Sequence
@@ -30,7 +31,7 @@ from PIL import Image
 from same_results_bench import alternated
 from same_results_cases import ADDED, CASES, RENAMES, UNDISTURBED, Case
 from same_results_files import first_difference
-from same_results_versions import Version, VersionError, checked_out
+from same_results_versions import Version, VersionError, checked_out, end_processes
 from sklearn.datasets import load_digits
 
 SEED = 0
@@ -155,6 +156,12 @@ def compare_all(cases: Sequence[Case], old: Version, new: Version, folder: Path)
     return rows
 
 
+def _stop(number: int, frame: object) -> None:
+    """End at a signal, leaving neither processes nor work trees behind."""
+    end_processes()
+    raise SystemExit(128 + number)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("old", metavar="OLD", help="commit, or a folder with src")
@@ -170,6 +177,8 @@ def main() -> None:
     cases = chosen_cases([name for name in options.only.split(",") if name], options.gpu)
     if options.bench is not None and options.bench < 1:
         parser.error(f"--bench needs at least one round, got {options.bench}")
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop)
     with tempfile.TemporaryDirectory(prefix="same-") as temporary, ExitStack() as stack:
         folder = (options.out or Path(temporary) / "runs").absolute()
         folder.mkdir(parents=True, exist_ok=True)

@@ -5,20 +5,22 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from same_results_cases import NEW_NAMES_SINCE
 
-__all__ = ["ROOT", "Version", "VersionError", "checked_out"]
+__all__ = ["ROOT", "Version", "VersionError", "checked_out", "end_processes"]
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT = 900
 """Seconds that one process may take."""
+_STARTED: list[subprocess.Popen[bytes]] = []
 
 
 class VersionError(RuntimeError):
@@ -74,14 +76,17 @@ class Version:
         """Start Python with these arguments; what it prints goes to ``log.txt`` in a folder."""
         folder.mkdir(parents=True, exist_ok=True)
         with open(folder / "log.txt", "ab") as log:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, *words],
                 cwd=folder,
                 env=self.environment(gpu),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
+        _STARTED.append(process)
+        return process
 
     def run(self, words: list[str], folder: Path, *, gpu: bool = False) -> str:
         """Run Python with these arguments to its end and return what was printed in the folder so far."""
@@ -89,9 +94,8 @@ class Version:
         try:
             code = process.wait(LIMIT)
         except subprocess.TimeoutExpired:
+            end_processes()
             raise VersionError(f"{self.label} did not end within {LIMIT} seconds: {shlex.join(words)}") from None
-        finally:
-            process.terminate()
         text = (folder / "log.txt").read_text(errors="replace")
         if code:
             lines = [line for line in text.splitlines() if line.strip()]
@@ -104,6 +108,14 @@ class Version:
         found = Path(self.run(["-c", program], self.home / "check").splitlines()[-1])
         if not found.is_relative_to(self.root):
             raise VersionError(f"{self.label} is in {self.root}, but Python imports {found}")
+
+
+def end_processes() -> None:
+    """End what is still running, with the processes that it has started."""
+    for process in _STARTED:
+        if process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
 
 
 @contextmanager

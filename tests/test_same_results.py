@@ -3,6 +3,7 @@
 import doctest
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +23,7 @@ import same_results_versions  # noqa: E402
 from same_results_bench import Row, compared, speeds  # noqa: E402
 from same_results_cases import CASES, RENAMES, Case, respelled  # noqa: E402
 from same_results_files import first_difference  # noqa: E402
-from same_results_versions import Version, VersionError, checked_out  # noqa: E402
+from same_results_versions import Version, VersionError, checked_out, end_processes  # noqa: E402
 
 EPOCH = {"kind": "epoch", "epoch": 1, "train_loss": 0.1, "seconds": {"train": 2.0}}
 STEP = {"kind": "filter", "epoch": 1, "delta": [0.5, 0.25, None], "seconds": {"measure": 1.0}}
@@ -214,6 +215,14 @@ def test_processes_get_the_versions_environment_alone(monkeypatch, tmp_path):
     assert "('OMP_NUM_THREADS', '1')" in printed
     with pytest.raises(VersionError, match="OLD failed with code 1: ValueError: no"):
         version.run(["-c", "raise ValueError('no')"], tmp_path / "failing")
+
+
+def test_nothing_is_left_running(tmp_path):
+    process = Version("OLD", "", tmp_path / "old", tmp_path).start(
+        ["-c", "import time; time.sleep(60)"], tmp_path / "run"
+    )
+    end_processes()
+    assert process.wait(timeout=10) == -signal.SIGTERM
 
 
 def test_what_cannot_be_checked_out_is_refused(tmp_path):
