@@ -26,7 +26,9 @@ from particleaugment.policies import (
 )
 from particleaugment.policies import from_dict as policy_from_dict
 from particleaugment.policies import load as load_policy
-from particleaugment.search.search import FilterSettings, ParticleAugment
+from particleaugment.search.gap import GapFilter
+from particleaugment.search.paper import PaperFilter
+from particleaugment.search.search import ParticleAugment
 
 if TYPE_CHECKING:
     from particleaugment.recipes import recipe
@@ -39,13 +41,14 @@ __all__ = [
     "Augment",
     "AutoAugment",
     "ColorJitter",
-    "FilterSettings",
+    "GapFilter",
     "HorizontalFlip",
     "Identity",
     "ImageTransform",
     "IndexedDataset",
     "Normalize",
     "PadCrop",
+    "PaperFilter",
     "ParticleAugment",
     "ParticlePolicy",
     "Policy",

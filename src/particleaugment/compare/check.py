@@ -104,7 +104,9 @@ def _problem(config: Config, facts: _Facts) -> str:
 def _misfit(config: Config, facts: _Facts) -> str:
     """Return why the samples that a filter step asks for cannot be had, or nothing."""
     try:
-        search = ParticleAugment(**vars(config.filter_settings()), seed=config.seed, groups=facts.groups)
+        search = ParticleAugment(
+            config.filter(), epochs=config.epochs, seed=config.seed, ops=config.ops, groups=facts.groups
+        )
         check_search(search, facts.labels, say=lambda sentence: None)
     except ConfigError as error:
         return str(error)

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from particleaugment.search.search import FilterRecord, ParticleAugment
+from particleaugment.search.protocol import FilterRecord
+from particleaugment.search.search import ParticleAugment
 
 __all__ = ["SearchDriver"]
 
@@ -56,7 +57,7 @@ class SearchDriver:
         By now schedulers have set the learning rate of this epoch, and workers of the loader have nothing to do.
         """
         last, record = epoch - 1, None
-        if self.search.settings.holds_out and last == self.stepped_after == 0:
+        if self.search.filter.held_out and last == self.stepped_after == 0:
             self.search.check_held_out(self.search.samples_of(self._dataset_of(loader)).labels)
         if last > self.stepped_after and self.search.due(last):
             self.search.set_epoch(last)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from particleaugment.search.filtering import IMPROVED
 from particleaugment.training.config import ConfigError
 from particleaugment.util.hints import nearest_name
 
@@ -14,7 +13,11 @@ __all__ = ["DEFAULT_PRESET", "PRESETS", "preset_settings"]
 DEFAULT_PRESET = "improved"
 PRESETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "improved": ("policy=particles", *(f"{key}={value}" for key, value in IMPROVED.items())),
+        "improved": (
+            *("policy=particles", "measure=loss", "measure_on=heldout", "update=tilted", "gain=2.0", "alpha=0.5"),
+            *("transition=sparse", "sigma=0.05", "velocity=0.0", "start_value=0.33", "unit_vectors=False"),
+            *("nonzero=3", "m=10.0"),
+        ),
         "paper": (
             *("policy=particles", "measure=clone", "measure_on=train"),
             *("transition=gaussian", "sigma=0.05", "update=paper", "alpha=0.8"),

@@ -14,9 +14,14 @@ from PIL import Image
 from particleaugment.policies import ParticlePolicy, Schedule
 from particleaugment.report.plots import draw_deltas, draw_inclusion
 from particleaugment.report.svg import picture
-from particleaugment.search.search import FilterRecord, ParticleAugment
+from particleaugment.search.paper import PaperRecord
+from particleaugment.search.protocol import FilterRecord
+from particleaugment.search.search import ParticleAugment
 
 __all__ = ["SearchLogger", "heat_map", "log_values", "rendered", "search_figures", "search_metrics"]
+
+_NUMBERS = ("effective_sample_size", "resampled", "d0", "mean_gap", "severity", "wanted_severity")
+_NAMES = {"mean_gap": "gap"}
 
 
 class SearchLogger:
@@ -27,10 +32,11 @@ class SearchLogger:
             anything with ``log(values, step=...)``.
         every: Figures are drawn at every so many filter steps; 0 for none.
 
+    >>> from particleaugment import PaperFilter
     >>> class Printer:
     ...     def log(self, values, step):
     ...         print(step, sorted(values)[:2])
-    >>> search = ParticleAugment(num_particles=4)
+    >>> search = ParticleAugment(PaperFilter(num_particles=4))
     >>> SearchLogger(Printer(), every=0).log(search, None, step=1)
     1 ['policy/AutoContrast', 'policy/Brightness']
     """
@@ -59,21 +65,17 @@ class SearchLogger:
 def search_metrics(search: ParticleAugment, record: FilterRecord | None = None) -> dict[str, float]:
     """Return the numbers of a search and of its last filter step, by name.
 
-    >>> round(search_metrics(ParticleAugment(num_particles=4))["policy/ops_per_image"], 2)
+    >>> from particleaugment import PaperFilter
+    >>> round(search_metrics(ParticleAugment(PaperFilter(num_particles=4)))["policy/ops_per_image"], 2)
     0.62
     """
     metrics = {f"policy/{name}": share for name, share in search.policy.inclusion.items()}
     metrics["policy/ops_per_image"] = search.policy.ops_per_image
     if record is not None:
-        metrics |= {
-            "filter/effective_sample_size": record.effective_sample_size,
-            "filter/skipped": float(record.skip_reason is not None),
-            "filter/resampled": float(record.resampled),
-        }
-        if record.d0 is not None:
-            metrics["filter/d0"] = record.d0
-        steering = {"gap": record.mean_gap, "severity": record.severity, "wanted_severity": record.wanted_severity}
-        metrics |= {f"filter/{name}": value for name, value in steering.items() if value is not None}
+        metrics["filter/skipped"] = float(record.skip_reason is not None)
+        found = vars(record)
+        logged = {_NAMES.get(key, key): found.get(key) for key in _NUMBERS}
+        metrics |= {f"filter/{name}": float(value) for name, value in logged.items() if value is not None}
         metrics |= {f"filter/seconds_{phase}": value for phase, value in record.seconds.items()}
     return metrics
 
@@ -82,7 +84,7 @@ def search_figures(search: ParticleAugment, record: FilterRecord | None = None) 
     """Return matplotlib figures of a search: the policy by epoch, and δ of the last filter step."""
     epochs = max(1, search.epoch + 1)
     figures = {"policy/heat_map": heat_map(search.schedule(epochs), epochs)}
-    if record is not None and record.delta and not record.effects and np.isfinite(record.delta).all():
+    if isinstance(record, PaperRecord) and np.isfinite(record.delta).all():
         delta, errors, when = record.delta, record.standard_error, f"filter step {record.step}"
         figures["filter/delta"] = picture(9, 2.4, lambda figure, axes: draw_deltas(axes, delta, errors, when))
     return figures

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -83,14 +84,14 @@ def alarms(run: RunHistory) -> list[str]:
     skipped = [step for step in run.steps if step["skip_reason"] is not None]
     share = len(skipped) / len(run.steps)
     if share > 0.25:
-        negative = sum(step["d0"] is not None and step["d0"] <= 0 for step in skipped)
+        negative = sum((step.get("d0") or 1.0) <= 0 for step in skipped)
         found.append(
             f"{len(skipped)} of {len(run.steps)} weight updates were skipped ({100 * share:.0f} %); in {negative} of "
             "them the clone's loss on plain images rose instead of falling, so the measurement had the wrong sign. "
             "The particles then move by noise alone."
         )
     last = run.steps[-1]
-    if last["effective_sample_size"] < 0.2 * run.config.num_particles:
+    if last.get("effective_sample_size", math.inf) < 0.2 * run.config.num_particles:
         found.append(
             f"The filter is degenerate: the effective sample size ended at {last['effective_sample_size']:.1f} of "
             f"{run.config.num_particles} particles."

@@ -79,6 +79,8 @@ def ops_per_image(run: RunHistory) -> str:
 
 def effective_sample_size(run: RunHistory) -> str:
     """Effective sample size by step, with marks for resampling and skipped updates."""
+    if not all("effective_sample_size" in step for step in run.steps):
+        return ""
 
     def draw_sample_size(figure: Any, axes: Any) -> None:
         epochs = np.array([step["epoch"] for step in run.steps])
@@ -98,8 +100,8 @@ def effective_sample_size(run: RunHistory) -> str:
 
 def delta_of_last_step(run: RunHistory) -> str:
     """δ of each particle with its standard error, in the last step that had them."""
-    measured = [step for step in run.steps if step["delta"] and all(value is not None for value in step["delta"])]
-    if not measured or measured[-1].get("effects"):
+    measured = [step for step in run.steps if step.get("d0") is not None and None not in step["delta"]]
+    if not measured:
         return ""
     step = measured[-1]
 

@@ -43,8 +43,8 @@ def filter_health(records: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "steps": len(steps),
         "skipped": sum(record["skip_reason"] is not None for record in steps),
-        "resampled": sum(record["resampled"] for record in steps),
-        "effective_sample_size": steps[-1]["effective_sample_size"] if steps else None,
+        "resampled": sum(record.get("resampled", False) for record in steps),
+        "effective_sample_size": steps[-1].get("effective_sample_size") if steps else None,
         "ops_per_image": steps[-1]["ops_per_image"] if steps else None,
     }
 
@@ -65,11 +65,11 @@ def print_summary(run: RunFolder, policy: Policy, console: Console) -> None:
         most = max(record["ops_per_image"] for record in records if record["kind"] == "filter")
         table.add_row("leading ops, at the end", ops)
         table.add_row("ops per image", f"{health['ops_per_image']:.2f} at the end, {most:.2f} at most")
-        table.add_row(
-            "filter",
-            f"{health['steps']} steps, {health['skipped']} skipped, {health['resampled']} resampled, "
-            f"N_eff {health['effective_sample_size']:.1f} of {run.config.num_particles}",
-        )
+        told = f"{health['steps']} steps, {health['skipped']} skipped"
+        if health["effective_sample_size"] is not None:
+            size, particles = health["effective_sample_size"], run.config.num_particles
+            told += f", {health['resampled']} resampled, N_eff {size:.1f} of {particles}"
+        table.add_row("filter", told)
     seconds = phase_seconds(records)
     total = sum(seconds.values())
     phases = ", ".join(f"{phase} {value:.1f}" for phase, value in seconds.items())

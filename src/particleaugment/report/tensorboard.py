@@ -51,7 +51,8 @@ class EventWriter:
                 self._writer.add_scalar(f"{kind}/{name}", record[name], epoch)
         if kind == "filter":
             self._writer.add_scalar("filter/skipped", float(record["skip_reason"] is not None), epoch)
-            self._writer.add_scalar("filter/resampled", float(record["resampled"]), epoch)
+            if "resampled" in record:
+                self._writer.add_scalar("filter/resampled", float(record["resampled"]), epoch)
         for phase, value in record["seconds"].items():
             self._writer.add_scalar(f"seconds/{phase}", value, epoch)
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from particleaugment.models import build_model
 from particleaugment.policies import Policy, Schedule, load
+from particleaugment.search.history import unpacked
 from particleaugment.training.checkpoint import CheckpointError, find_checkpoints, load_checkpoint
 from particleaugment.training.config import Config, ConfigError
 from particleaugment.training.records import RecordError, parse_records
@@ -193,7 +194,7 @@ def _metrics(known: _Known) -> str:
         raise _Problem(f"{known.run.metrics} ends with epoch {last} of {known.run.config.epochs}")
     wanted = known.run.config.num_particles
     for step in steps:
-        if len(step["delta"]) != wanted:
+        if len(step.get("delta", range(wanted))) != wanted:
             raise _Problem(f"{known.run.metrics}: step {step['step']} has {len(step['delta'])} of {wanted} particles")
     skipped = sum(step["skip_reason"] is not None for step in steps)
     filter_text = f", {len(steps)} filter steps ({skipped} skipped)" if known.run.config.searches else ""
@@ -216,25 +217,20 @@ def _policy(known: _Known) -> str:
             raise _Problem(f"{known.run.policy} holds a policy of kind {policy.kind!r}, the run learns a schedule")
         if (policy.ops, policy.epochs) != (config.ops, config.epochs):
             raise _Problem(f"{known.run.policy} has other ops or another number of epochs than config.json")
-        if known.ended and not _same_schedule(policy, known.newest["search"]):  # type: ignore[index]
-            raise _Problem(f"{known.run.policy} differs from the particles in the checkpoint")
+        if known.ended and policy != _learned(config, known.newest["search"]):  # type: ignore[index]
+            raise _Problem(f"{known.run.policy} differs from what the checkpoint has learned")
     known.policy = policy
     return f"{policy!r}{', as in the checkpoint' if known.ended and config.searches else ''}"
 
 
-def _same_schedule(policy: Schedule, search: Any) -> bool:
+def _learned(config: Config, search: Any) -> Policy | None:
+    """Return what a checkpoint's search has learned, or None where it cannot be read."""
+    filter = config.filter()
     try:
-        starts, particles = search["history_starts"].tolist(), search["history_particles"]
-        weights = search["history_log_weights"].exp()
-    except (AttributeError, LookupError, TypeError):
-        return False
-    steps = [policy.at(step.from_epoch) for step in policy.steps]
-    return (
-        starts == [step.from_epoch for step in policy.steps]
-        and len(particles) == len(weights) == len(steps)
-        and all(torch.equal(mine.particles, theirs) for mine, theirs in zip(steps, particles))
-        and all(torch.allclose(mine.weights, theirs, rtol=1e-12, atol=0) for mine, theirs in zip(steps, weights))
-    )
+        history = unpacked(search["history"], filter.init(config.seed, config.ops))
+        return filter.schedule(history, config.epochs)
+    except (AttributeError, LookupError, TypeError, ValueError):
+        return None
 
 
 def _model(known: _Known) -> str:

@@ -18,14 +18,14 @@ from particleaugment.trainee.learner import NonFiniteLoss
 from particleaugment.trainee.protocol import Progress, Trainee
 from particleaugment.trainee.snapshot import Snapshot
 
-__all__ = ["MEASUREMENTS", "Measurement", "check_clone_samples", "probe"]
+__all__ = ["MEASUREMENTS", "CloneLosses", "clone_samples", "probe"]
 
 # Training epochs, clone epochs and measurements are keyed by disjoint ranges of the generator's 32-bit epoch.
 CLONE_EPOCHS = 1 << 30
 MEASUREMENTS = 1 << 31
 
 
-class Measurement(NamedTuple):
+class CloneLosses(NamedTuple):
     """Losses of the reference model and of its trained clone on the same images under the same draws.
 
     Attributes:
@@ -56,7 +56,7 @@ def probe(
     seed: int,
     step: int,
     progress: Progress = lambda phase, done, total: None,
-) -> Measurement:
+) -> CloneLosses:
     """Measure the particles of ``policy`` (the noised ones) on fresh, disjoint, stratified subsets.
 
     Args:
@@ -70,14 +70,9 @@ def probe(
         clone_epochs: Epochs of clone training, e_p.
         seed: The run's seed.
         step: Number of this filter step; part of every key.
-        progress: Told after every batch; may raise to stop, and the network is restored all the same.
+        progress: Called after every batch; may raise to stop, and the network is restored all the same.
     """
-    if split is None:
-        train_ids, measure_ids = disjoint_stratified_subsets(labels, [clone_size, measure_size], seed, step)
-    else:
-        trained, measure_ids = split
-        train_ids = trained[disjoint_stratified_subsets(labels[trained], [clone_size], seed, step)[0]]
-    check_clone_samples(train_ids, clone_size)
+    train_ids, measure_ids = clone_samples(labels, split, clone_size, measure_size, seed, step)
     model = trainee.model
     modes = [(module, module.training) for module in model.modules()] if model.training else None
     key = MEASUREMENTS + step
@@ -94,22 +89,39 @@ def probe(
         except NonFiniteLoss:
             # A diverged clone is a measurement like any other: its losses are not finite, and the filter skips it.
             nothing = torch.full_like(ref, torch.nan)
-            return Measurement(ref, nothing, ref_clean, nothing[0], {"clone": time.perf_counter() - measured})
+            seconds = {"clone": time.perf_counter() - measured, "measure": measured - start}
+            return CloneLosses(ref, nothing, ref_clean, nothing[0], seconds)
         cloned = time.perf_counter()
         model.eval()
         upd, upd_clean = trainee.measure(policy, measure_ids, key, progress=progress, phase="measure after")
     end = time.perf_counter()
     seconds = {"clone": cloned - measured, "measure": (measured - start) + (end - cloned)}
-    return Measurement(ref, upd, ref_clean, upd_clean, seconds)
+    return CloneLosses(ref, upd, ref_clean, upd_clean, seconds)
 
 
-def check_clone_samples(train_ids: Tensor, clone_size: int | float) -> None:
-    """Refuse to train a clone on a single sample, which is what a small fraction of few samples comes to."""
+def clone_samples(
+    labels: Tensor,
+    split: tuple[Tensor, Tensor] | None,
+    clone_size: int | float,
+    measure_size: int | float,
+    seed: int,
+    step: int,
+) -> tuple[Tensor, Tensor]:
+    """Return D_tp and D_vp of a step; the arguments are those of :func:`probe`.
+
+    A clone of a single sample, which is what a small fraction of few samples comes to, is refused.
+    """
+    if split is None:
+        train_ids, measure_ids = disjoint_stratified_subsets(labels, [clone_size, measure_size], seed, step)
+    else:
+        trained, measure_ids = split
+        train_ids = trained[disjoint_stratified_subsets(labels[trained], [clone_size], seed, step)[0]]
     if len(train_ids) == 1:
         raise ValueError(
             f"clone_size={clone_size} gives the clone a single sample, which batch norm cannot train on; set a number, "
             "such as clone_size=32, or a larger fraction"
         )
+    return train_ids, measure_ids
 
 
 def _train_clone(

@@ -2,127 +2,117 @@
 
 from __future__ import annotations
 
-import inspect
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
-from typing import Any, Self
+from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from particleaugment import filter as pf
 from particleaugment.augment.batch import Augment
 from particleaugment.augment.transforms import Transform
+from particleaugment.core.ops import OPS
 from particleaugment.data.groups import as_groups
 from particleaugment.data.samples import Samples, classes_of
-from particleaugment.policies.particles import ParticlePolicy
-from particleaugment.policies.schedule import Schedule, ScheduleStep
-from particleaugment.search.clone import Measurement, probe
-from particleaugment.search.filtering import IMPROVED, FilterRecord, FilterSettings, filter_step
-from particleaugment.search.severity import Severity, measure_severity
+from particleaugment.data.split import held_out_split
+from particleaugment.policies.base import Policy, checked_ops
+from particleaugment.search.filters import filter_settings
+from particleaugment.search.gap import GapFilter
+from particleaugment.search.history import packed, unpacked
+from particleaugment.search.protocol import Filter, FilterRecord, FilterState, Subject
 from particleaugment.trainee.eager import EagerTrainee
 from particleaugment.trainee.learner import Learner
 from particleaugment.trainee.protocol import Progress, Trainee
 from particleaugment.trainee.ranks import RankError, Ranks
 from particleaugment.trainee.snapshot import Snapshot
-from particleaugment.util.hints import nearest_name
 
-__all__ = ["FilterRecord", "FilterSettings", "ParticleAugment", "filter_step"]
+__all__ = ["ParticleAugment"]
 
 
 class ParticleAugment:
-    """Learns an augmentation policy while a network trains, by the paper's particle filter.
+    """Learns an augmentation policy while a network trains.
 
     In a training loop: ``set_epoch`` before each epoch, ``augment`` on each uint8 batch, ``step`` after each epoch.
+    Where the filter holds samples out, train on :meth:`training_ids` alone.
 
     Args:
-        num_particles: Particles, r.
-        nonzero: Ops with a non-zero start probability per particle, l.
-        m: Level shared by all ops.
+        filter: The filter and its settings, such as :class:`particleaugment.PaperFilter`; by default
+            :class:`particleaugment.GapFilter`.
+        epochs: Length of the training run, which the default filter has to know.
         seed: Seed of every draw.
+        ops: Names of the ops that the policy draws from.
         before: Always-on transforms before the policy, such as ``PadCrop(4), HorizontalFlip()``.
         after: Always-on transforms after it that keep uint8, such as ``RandomErasing()``.
-        resample: Filter of the geometric ops.
+        resample: Interpolation of the geometric ops.
         fill: Their fill colour.
         executor: See :func:`particleaugment.apply`.
         groups: Group of each sample of the data set (a patient, a scene), a number or a name, where samples that are
             held out must not share a group with those that are trained on.
-        settings: Any other field of :class:`FilterSettings`, by name.
 
-    >>> search = ParticleAugment(num_particles=4, nonzero=2, m=3, seed=0, clone_size=16, measure_size=8)
+    >>> search = ParticleAugment(GapFilter(measure_size=8), epochs=60)
     >>> images, labels = torch.zeros(32, 3, 8, 8, dtype=torch.uint8), torch.arange(32) % 2
+    >>> len(search.training_ids(labels))
+    24
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(192, 2))
-    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     >>> search.set_epoch(1)
     >>> x = search.augment(images[:4], ids=torch.arange(4))
-    >>> record = search.step(model=model, optimizer=optimizer, dataset=(images, labels), batch_size=8,
+    >>> record = search.step(model=model, dataset=(images, labels), batch_size=8,
     ...                      loss=nn.CrossEntropyLoss(reduction="none"), preprocess=lambda x: x / 255)
-    >>> record.step, len(record.delta)
-    (1, 4)
+    >>> record.step, len(record.effects)
+    (1, 15)
     """
 
     def __init__(
         self,
-        num_particles: int = 50,
-        nonzero: int = 3,
-        m: float = 3.0,
-        seed: int = 0,
+        filter: Filter[Any] | None = None,
         *,
+        epochs: int | None = None,
+        seed: int = 0,
+        ops: Sequence[str] = OPS,
         before: Sequence[Transform] = (),
         after: Sequence[Transform] = (),
         resample: str = "bilinear",
         fill: tuple[int, int, int] = (128, 128, 128),
         executor: str = "auto",
         groups: Tensor | Sequence[Any] | None = None,
-        **settings: Any,
     ):
-        unknown = set(settings) - set(FilterSettings.__dataclass_fields__)
-        if unknown:
-            name = sorted(unknown)[0]
-            known = {*FilterSettings.__dataclass_fields__, *inspect.signature(ParticleAugment).parameters} - {
-                "settings"
-            }
-            raise TypeError(f"ParticleAugment has no setting {name!r}{nearest_name(name, sorted(known))}")
-        self.settings = FilterSettings(num_particles=num_particles, nonzero=nonzero, m=m, **settings)
-        self.seed, self.groups = seed, as_groups(groups)
-        self.state = self.settings.initial_state(seed)
+        if filter is not None and not isinstance(filter, Filter):
+            raise TypeError(
+                f"filter must be a filter, such as pa.GapFilter() or pa.PaperFilter(), got {type(filter).__name__}"
+            )
+        if epochs is not None and (isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1):
+            raise ValueError(f"epochs must be a whole number of at least 1, got {epochs!r}")
+        self.filter: Filter[Any] = GapFilter() if filter is None else filter
+        self.epochs, self.ops, self.seed, self.groups = epochs, checked_ops(ops), seed, as_groups(groups)
+        self.filter.check(self.ops, epochs)
+        self.state: FilterState = self.filter.init(seed, self.ops)
         self.frozen = False
-        self.steps_taken = 0
-        self.skipped_steps = 0
-        self._mean_gap = 0.0
         self._augment = Augment(
             self.policy, seed, before=before, after=after, executor=executor, resample=resample, fill=fill
         )
-        self._history: list[tuple[int, pf.ParticleSet]] = [(1, self.state)]
+        self._history: list[tuple[int, FilterState]] = [(1, self.state)]
         self._snapshot = Snapshot()
         self._samples: Samples | None = None
         self._split: tuple[Tensor, tuple[Tensor, Tensor] | None] | None = None
         self._first_epoch, self._asks_by_epoch = 0, False
 
-    @classmethod
-    def improved(cls, epochs: int, seed: int = 0, *, measure_size: int | float = 512, **settings: Any) -> Self:
-        """Return a search that steers the policy's severity by the generalisation gap, as the recipes do.
-
-        ``measure_size`` samples are held out for measuring: train on :meth:`training_ids` alone.
-
-        Args:
-            epochs: Length of the training run; augmentation is taken back over its last fifth.
-            seed: Seed of every draw.
-            measure_size: Samples held out, as a number or a fraction.
-            settings: Any other argument of :class:`ParticleAugment`, to change it.
-
-        >>> search = ParticleAugment.improved(epochs=60, measure_size=8)
-        >>> len(search.training_ids(torch.arange(32) % 2))
-        24
-        """
-        return cls(seed=seed, **dict(IMPROVED) | {"epochs": epochs, "measure_size": measure_size} | settings)
+    @property
+    def steps_taken(self) -> int:
+        """Filter steps taken."""
+        return self.state.steps
 
     @property
-    def policy(self) -> ParticlePolicy:
+    def skipped_steps(self) -> int:
+        """Steps whose measurement could not be used."""
+        return self.state.skipped
+
+    @property
+    def policy(self) -> Policy:
         """Today's policy, as a value."""
-        return self.settings.policy(self.state)
+        return self.filter.policy(self.state)
 
     @property
     def epoch(self) -> int:
@@ -144,10 +134,10 @@ class ParticleAugment:
         return self._augment
 
     def training_ids(self, labels: Tensor | Sequence[Any], epoch: int | None = None) -> Tensor:
-        """Return the samples to train on: all, or with ``measure_on="heldout"`` those that are not held out.
+        """Return the samples to train on: all, or where the filter holds some out, the others.
 
-        In the last fifth of training severities no longer need held-out samples, and all are to be trained on: a loop
-        may ask in every epoch, or once and leave them out to the end. After :meth:`load_state_dict` a loop that asked
+        In the last fifth of training the gap filter needs no held-out samples any more, and all are to be trained on: a
+        loop may ask in every epoch, or once and leave them out to the end. After :meth:`load_state_dict` a loop that asked
         once is answered as it was then, and one that asked in every epoch by the epoch.
 
         Args:
@@ -155,11 +145,11 @@ class ParticleAugment:
             epoch: The epoch; by default the present one.
         """
         labels = classes_of(labels)
-        split = self._split_of(labels)
+        split = self.split_of(labels)
         if epoch is None:
             self._asks_by_epoch |= self.epoch != self._first_epoch
             epoch = self.epoch if self._asks_by_epoch else 0
-        if split is None or not self.settings.holds_out_in(epoch):
+        if split is None or not self.filter.holds_out_in(epoch, self.epochs):
             return torch.arange(len(labels), device="cpu")
         return split[0]
 
@@ -169,7 +159,7 @@ class ParticleAugment:
         Args:
             labels: Those of the data set that a step is given.
         """
-        if not self.settings.holds_out:
+        if not self.filter.held_out:
             return
         if self._split is None:
             raise ValueError(
@@ -188,13 +178,13 @@ class ParticleAugment:
 
     def due(self, epoch: int, epochs: int | None = None) -> bool:
         """Whether the settings (``every``, ``warmup``) want a step after this epoch."""
-        return not self.frozen and self.settings.due(epoch, epochs)
+        return not self.frozen and self.filter.due(epoch, epochs)
 
     def step(
         self,
         *,
         model: nn.Module,
-        optimizer: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer | None = None,
         dataset: Any,
         loss: Callable[[Tensor, Tensor], Tensor],
         preprocess: Callable[[Tensor], Tensor],
@@ -208,16 +198,15 @@ class ParticleAugment:
     ) -> FilterRecord | None:
         """Take one filter step after an epoch; returns what it did, or None if the search is frozen.
 
-        A clone trains for a while on part of the data under the particles, at the optimizer's present learning rate (so
-        call this after the scheduler has set the next epoch's), the particles are measured and reweighted, and then the
-        model, optimizer, scaler and modes are as before, bit for bit.
+        Where the filter trains a clone, it does so at the optimizer's present learning rate, so call this after the
+        scheduler has set the next epoch's. Model, optimizer, scaler and modes come back as they were, bit for bit.
 
         Where several processes train the network together, all of them must call this. They share the clone's batches
         and the measurements out, and end with the same policy.
 
         Args:
             model: The network that trains.
-            optimizer: Its optimizer.
+            optimizer: Its optimizer; needed where the filter trains a clone, as the paper's does.
             dataset: Training data: a data set of ``(image, target)`` or ``(images, targets)``; see
                 :class:`particleaugment.data.samples.Samples`.
             loss: ``loss(logits, targets)`` returning one value per sample.
@@ -229,13 +218,20 @@ class ParticleAugment:
             max_grad_norm: Where the gradient is clipped in training, if it is.
             ranks: The processes that train the network together; by default those of ``torch.distributed``, if it is
                 initialised, so ``Ranks()`` says that this one trains on its own.
-            progress: Told after every batch; may raise to stop, on all ranks at the same batch, and everything is
+            progress: Called after every batch; may raise to stop, on all ranks at the same batch, and everything is
                 restored all the same.
         """
         if ranks is None:
             _check_wrapper(model)
         if isinstance(model, nn.parallel.DistributedDataParallel):
             model = model.module  # its buckets, hooks and count of passes are the training's
+        if optimizer is None:
+            if self.filter.trains_clone:
+                raise ValueError(
+                    f"the filter {self.filter.kind!r} trains a clone of the network; pass optimizer, the one that "
+                    "trains it"
+                )
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.0)  # never takes a step
         learner = Learner(model, optimizer, loss, preprocess, autocast, scaler, accumulate, max_grad_norm)
         learner.averages = True
         learner.ranks = ranks = Ranks.together(learner.device) if ranks is None else ranks
@@ -253,7 +249,7 @@ class ParticleAugment:
         return record
 
     def _require_same(self, ranks: Ranks, when: str, *given: Tensor) -> None:
-        if differing := ranks.differing([self.state.particles, self.state.log_weights, *given]):
+        if differing := ranks.differing([*self.state_tensors(), *given]):
             raise RankError(
                 f"the search on rank {', '.join(map(str, differing))} differs from that on rank 0 {when} filter step "
                 f"{self.steps_taken + (when == 'before')}; ranks must make the search alike, from one seed, be at the "
@@ -274,85 +270,76 @@ class ParticleAugment:
         )
 
     def step_with(
-        self, trainee: Trainee, labels: Tensor, progress: Progress = lambda phase, done, total: None
+        self,
+        trainee: Trainee,
+        labels: Tensor,
+        progress: Progress = lambda phase, done, total: None,
+        training_loss: float | None = None,
     ) -> FilterRecord | None:
-        """Take one filter step with a trainee that is kept from step to step; ``labels`` are its samples' classes."""
+        """Take one filter step with a trainee that is kept from step to step.
+
+        Args:
+            trainee: The network.
+            labels: Class labels of its samples.
+            progress: Called after every batch; may raise to stop.
+            training_loss: Mean loss of the epoch's samples under augmentation, if it is known.
+        """
         if self.frozen:
             return None
-        step = self.steps_taken + 1
-        split = self._split_of(labels)
-
-        def measure(noised: ParticlePolicy) -> Measurement | Severity:
-            if self.settings.measure == "loss":
-                assert split is not None  # the settings see to it
-                gap = self.settings.holds_out_in(self.epoch)
-                return measure_severity(
-                    noised, trainee, labels, split, gap=gap, seed=self.seed, step=step, progress=progress
-                )
-            return probe(
-                noised,
-                trainee,
-                labels,
-                self._snapshot,
-                clone_size=self.settings.clone_size,
-                measure_size=self.settings.measure_size,
-                split=split,
-                clone_epochs=self.settings.clone_epochs,
-                seed=self.seed,
-                step=step,
-                progress=progress,
-            )
-
-        done = min(1.0, self.epoch / self.settings.epochs) if self.settings.epochs else 0.0
-        state, record = filter_step(
-            self.state, self.settings, measure, seed=self.seed, step=step, done=done, mean_gap=self._mean_gap
+        start = time.perf_counter()
+        subject = Subject(
+            trainee=trainee,
+            labels=labels,
+            split=self.split_of(labels),
+            training_loss=training_loss,
+            snapshot=self._snapshot,
+            progress=progress,
         )
-        self.state, self.steps_taken = state, step
-        self._mean_gap = self._mean_gap if record.mean_gap is None else record.mean_gap
-        self.skipped_steps += record.skip_reason is not None
+        self.state, record = self.filter.step(self.state, subject, epoch=self.epoch, epochs=self.epochs)
         self._augment.policy = self.policy
-        self._history.append((max(self.epoch + 1, self._history[-1][0] + 1), state))
-        return record
+        self._history.append((max(self.epoch + 1, self._history[-1][0] + 1), self.state))
+        others = time.perf_counter() - start - sum(record.seconds.values())
+        return replace(record, seconds={**record.seconds, "filter": others})
 
-    def schedule(self, epochs: int) -> Schedule:
+    def state_tensors(self) -> list[Tensor]:
+        """Return all that steps have changed, to be compared between processes."""
+        values = self.state.to_dict().values()
+        return [
+            each if isinstance(each, Tensor) else torch.tensor(each, dtype=torch.float64, device="cpu")
+            for each in values
+        ]
+
+    def schedule(self, epochs: int) -> Policy:
         """Return every policy so far as a schedule of a run of ``epochs``, to save or to replay."""
-        settings = self.settings
-        policies = [(start, settings.policy(state)) for start, state in self._history]
-        steps = tuple(ScheduleStep(start, policy.particles, policy.weights) for start, policy in policies)
-        return Schedule(steps, epochs, None, settings.m, settings.semantics, settings.order, settings.ops)
+        return self.filter.schedule(self._history, epochs)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything needed to continue, as tensors and plain values."""
         return {
-            "settings": {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(self.settings).items()},
+            "filter": filter_settings(self.filter),
+            "ops": list(self.ops),
+            "epochs": self.epochs,
             "seed": self.seed,
             "frozen": self.frozen,
-            "steps_taken": self.steps_taken,
-            "skipped_steps": self.skipped_steps,
-            "gap": self._mean_gap,
             "asks_by_epoch": self._asks_by_epoch,
             "augment": self._augment.get_extra_state(),
-            "history_starts": torch.tensor([start for start, _ in self._history], device="cpu"),
-            "history_particles": torch.stack([state.particles for _, state in self._history]),
-            "history_log_weights": torch.stack([state.log_weights for _, state in self._history]),
+            "history": packed(self._history),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from :meth:`state_dict`; the settings and the seed must be the same."""
+        """Continue from :meth:`state_dict`; the filter, its settings, ops, epochs and the seed must be the same."""
         mine = self.state_dict()
-        for key in ("settings", "seed"):
+        for key in ("filter", "ops", "epochs", "seed"):
             if state[key] != mine[key]:
                 raise ValueError(
-                    f"the saved search has other {key}: {state[key]!r} instead of {mine[key]!r}; "
-                    "make ParticleAugment with those"
+                    f"the saved search has another {key}: {state[key]!r} instead of {mine[key]!r}; "
+                    "make ParticleAugment with that"
                 )
-        parts = zip(state["history_starts"].tolist(), state["history_particles"], state["history_log_weights"])
-        self._history = [(start, pf.ParticleSet(particles, logs)) for start, particles, logs in parts]
+        self._history = unpacked(state["history"], self.filter.init(self.seed, self.ops))
         self.state = self._history[-1][1]
-        self.frozen, self.steps_taken = bool(state["frozen"]), int(state["steps_taken"])
-        self.skipped_steps, self._mean_gap = int(state["skipped_steps"]), float(state["gap"])
+        self.frozen = bool(state["frozen"])
         self._augment.set_extra_state(state["augment"])
-        self._first_epoch, self._asks_by_epoch = self.epoch, bool(state.get("asks_by_epoch", False))
+        self._first_epoch, self._asks_by_epoch = self.epoch, bool(state["asks_by_epoch"])
         self._augment.policy = self.policy
 
     def samples_of(self, dataset: Any) -> Samples:
@@ -365,12 +352,27 @@ class ParticleAugment:
                 self._samples.tell(self._split[0])
         return self._samples
 
-    def _split_of(self, labels: Tensor) -> tuple[Tensor, Tensor] | None:
+    def split_of(self, labels: Tensor) -> tuple[Tensor, Tensor] | None:
         """Return what is trained on and what is held out of samples with these labels; drawn once."""
         labels = labels.to("cpu", torch.int64)
         if self._split is None or not torch.equal(self._split[0], labels):
-            self._split = (labels, self.settings.split(labels, self.seed, self.groups))
+            self._split = (labels, self._draw_split(labels))
         return self._split[1]
+
+    def _draw_split(self, labels: Tensor) -> tuple[Tensor, Tensor] | None:
+        size = self.filter.held_out
+        if not size:
+            return None
+        try:
+            trained, held_out = held_out_split(labels, size, self.seed, self.groups)
+        except ValueError as error:
+            raise ValueError(f"measure_size={size} does not suit {len(labels)} samples: {error}") from None
+        if len(held_out) < 2:
+            raise ValueError(
+                f"measure_size={size} holds one of {len(labels)} samples out for measuring, which gives no standard "
+                "error; set a number, such as measure_size=32, or a larger fraction"
+            )
+        return trained, held_out
 
     def __repr__(self) -> str:
         return f"ParticleAugment({self.steps_taken} steps, {self.skipped_steps} skipped, {self.policy!r})"

@@ -35,14 +35,8 @@ def epoch_seconds(config: Config, trained: int, tested: int, per_train: float, p
     """
     steps = len(batch_sizes(trained, config.batch_size))
     epoch = trained * per_train + tested * per_forward / interval(config.evaluate_every, config.epochs, steps)
-    if not config.searches or config.measure == "none":
+    if not config.searches:
         return epoch
-    clone, measured = (
-        size if isinstance(size, int) else int(size * trained) for size in (config.clone_size, config.measure_size)
-    )
-    if config.measure == "loss":
-        step = (len(config.ops) + 1) * measured * per_forward
-    else:
-        step = config.clone_epochs * clone * per_train
-        step += 2 * (config.num_particles + 1) * measured * per_forward
+    work = config.filter().work(trained, len(config.ops))
+    step = work.trained * per_train + work.forward * per_forward
     return epoch + step / interval(config.every, config.epochs, steps)

@@ -15,7 +15,10 @@ from particleaugment.data.groups import GROUPINGS
 from particleaugment.data.parts import check_train_size
 from particleaugment.policies import Policy, Schedule, load, parse
 from particleaugment.policies.parse import with_ops
-from particleaugment.search.search import FilterSettings
+from particleaugment.search.controls import AuthorsFilter, FrozenGapFilter, FrozenPaperFilter, ShuffledPaperFilter
+from particleaugment.search.gap import GapFilter
+from particleaugment.search.paper import PaperFilter
+from particleaugment.search.protocol import Filter
 from particleaugment.training.moments import interval
 from particleaugment.util.hints import nearest_name
 from particleaugment.util.strict_json import JSONError, clipped, parse_json, unprintable
@@ -49,10 +52,8 @@ class ConfigError(ValueError):
 class Config:
     """Everything that a run's result is a function of.
 
-    The search's settings are those of :class:`particleaugment.FilterSettings` under the same names.
-
-    >>> Config(recipe="mine", epochs=5).filter_settings().num_particles
-    50
+    >>> Config(recipe="mine", epochs=5).filter().kind
+    'paper'
 
     Attributes:
         recipe: Name of the recipe.
@@ -197,7 +198,7 @@ class Config:
         try:
             check_train_size(self.train_size)
             if self.searches:
-                self.filter_settings()
+                self.filter().check(self.ops, self.epochs)
             elif self.policy_file is None:
                 self.fixed_policy()
             elif self.ops != OPS:
@@ -276,10 +277,17 @@ class Config:
         prefix, separator, path = self.policy.partition(":")
         return path if separator and prefix in ("schedule", "file") else None
 
-    def filter_settings(self, steps_per_epoch: int = 1) -> FilterSettings:
-        """Return the search's settings in a run whose epochs take so many steps."""
-        settings = {name: getattr(self, name) for name in FilterSettings.__dataclass_fields__}
-        return FilterSettings(**settings | {"every": interval(self.every, self.epochs, steps_per_epoch)})
+    def filter(self, steps_per_epoch: int = 1) -> Filter[Any]:
+        """Return the filter of a run whose epochs take so many steps."""
+        kind: type[GapFilter | PaperFilter] = PaperFilter
+        if self.update == "tilted":
+            kind = FrozenGapFilter if self.measure == "none" else GapFilter
+        elif self.measure == "none":
+            kind = FrozenPaperFilter
+        elif self.shuffle_scores or self.reset_filter:
+            kind = ShuffledPaperFilter if self.shuffle_scores else AuthorsFilter
+        settings = {field.name: getattr(self, field.name) for field in fields(kind)}
+        return kind(**settings | {"every": interval(self.every, self.epochs, steps_per_epoch)})
 
     def fixed_policy(self, copy: Path | None = None) -> Policy:
         """Return the policy of a run without a search; of a file that it names, ``copy`` is read if it exists."""

@@ -8,9 +8,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from particleaugment.data import ImageData, disjoint_stratified_subsets
+from particleaugment.data import ImageData
 from particleaugment.data.streamed import FolderData
-from particleaugment.search.clone import check_clone_samples
 from particleaugment.search.search import ParticleAugment
 from particleaugment.training.config import ConfigError
 
@@ -28,24 +27,18 @@ def check_search(search: ParticleAugment, labels: Tensor, say: Callable[[str], N
         labels: Class labels of the training samples.
         say: Takes the sentence.
     """
-    settings = search.settings
     try:
-        trained = search.training_ids(labels, epoch=1)
-        sizes = [settings.clone_size] if settings.measure != "loss" else []
-        if len(trained) == len(labels):  # otherwise D_vp is held out, and drawn
-            sizes.append(settings.measure_size)
-        if sizes:
-            subsets = disjoint_stratified_subsets(labels[trained], sizes, search.seed, 1)
-            if settings.measure == "clone":
-                check_clone_samples(subsets[0], settings.clone_size)
+        split = search.split_of(labels)
+        search.filter.check_data(labels, split, search.seed)
     except (TypeError, ValueError) as error:
-        named = "_size=" in str(error)
-        message = str(error) if named else f"clone_size and measure_size do not suit: {error}"
-        raise ConfigError(f"the search does not suit the data: {message}; or set policy=trivial") from None
-    held_out = len(labels) - len(trained)
-    if search.groups is not None and held_out:
-        say(f"{held_out:,} images are held out for measuring, in whole groups (measure_size={settings.measure_size})")
-    if settings.measure == "loss" and held_out < _FEW:
+        raise ConfigError(f"the search does not suit the data: {error}; or set policy=trivial") from None
+    if split is None:
+        return
+    held_out = len(split[1])
+    if search.groups is not None:
+        size = search.filter.held_out
+        say(f"{held_out:,} images are held out for measuring, in whole groups (measure_size={size})")
+    if held_out < _FEW:
         say(
             f"only {held_out} images are held out for measuring, so the filter will mostly follow noise; set a larger "
             "measure_size, or policy=trivial"

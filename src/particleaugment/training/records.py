@@ -59,18 +59,19 @@ _FIELDS: Mapping[str, Mapping[str, _Rule]] = {
     "filter": {
         "epoch": _COUNT,
         "step": _COUNT,
-        "d0": _NUMBER_OR_NULL,
-        "delta": _PER_PARTICLE,
-        "standard_error": _PER_PARTICLE,
         "skip_reason": _TEXT_OR_NULL,
-        "effective_sample_size": _NOT_NEGATIVE,
-        "resampled": _TRUTH,
         "ops_per_image": _NOT_NEGATIVE,
         "seconds": _SECONDS,
     },
 }
+# What a filter's steps add to that; each filter has its own.
 _OPTIONAL = {
     "ops_per_image": _NOT_NEGATIVE,
+    "effective_sample_size": _NOT_NEGATIVE,
+    "resampled": _TRUTH,
+    "d0": _NUMBER_OR_NULL,
+    "delta": _PER_PARTICLE,
+    "standard_error": _PER_PARTICLE,
     "effects": _NUMBERS,
     "effect_errors": _NUMBERS,
     "gap": _NUMBER_OR_NULL,
@@ -99,7 +100,7 @@ def check_record(record: Any) -> None:
                 raise RecordError(f"it lacks the field {name}")
         elif not rule.fits(record[name]):
             raise RecordError(clipped(f"{name} must be {rule.wanted}, got {record[name]!r}"))
-    if kind == "filter" and len(record["delta"]) != len(record["standard_error"]):
+    if kind == "filter" and len(record.get("delta", ())) != len(record.get("standard_error", ())):
         raise RecordError("delta and standard_error must be of the same length")
 
 

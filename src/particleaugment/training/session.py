@@ -108,7 +108,7 @@ class Session:
         self.model, self.optimizer, self.trainee = parts.model, parts.optimizer, parts.trainee
         steps_per_epoch = len(batch_sizes(len(self.samples), config.batch_size))
         self.evaluate_every = interval(config.evaluate_every, config.epochs, steps_per_epoch)
-        self.filter_settings = config.filter_settings(steps_per_epoch) if config.searches else None
+        self._filter = config.filter(steps_per_epoch) if config.searches else None
         self.search: ParticleAugment | None = None
         self.ranks.everywhere(self._make_search)
         self.position = Position()
@@ -122,11 +122,13 @@ class Session:
 
     def _make_search(self) -> None:
         config = self.config
-        if self.filter_settings is not None:
+        if self._filter is not None:
             before, after = always_on(config)
             self.search = ParticleAugment(
-                **vars(self.filter_settings),
+                self._filter,
+                epochs=config.epochs,
                 seed=config.seed,
+                ops=config.ops,
                 before=before,
                 after=after,
                 resample=config.resample,
@@ -139,6 +141,10 @@ class Session:
         if self.search is None:
             return torch.arange(len(self.samples))
         return self.search.training_ids(self.samples.labels, epoch)
+
+    def _training_loss(self) -> float:
+        """Return the mean loss of the epoch's samples, as training went."""
+        return self.position.loss_sum / len(self._training_ids(self.position.epoch))
 
     # The phases of an epoch.
 
@@ -185,7 +191,7 @@ class Session:
         record = {
             "kind": "epoch",
             "epoch": epoch,
-            "train_loss": self.position.loss_sum / len(self._training_ids(epoch)),
+            "train_loss": self._training_loss(),
             "test_loss": test_loss,
             "test_accuracy": accuracy,
             "learning_rate": learning_rate(self.config, epoch),
@@ -203,18 +209,18 @@ class Session:
 
     def filter_step(self) -> None:
         """Move the policy: one step of the particle filter, if the epoch is one that a step follows."""
-        if self.search is None or not self.search.settings.due(self.position.epoch, self.config.epochs):
+        if self.search is None or not self.search.due(self.position.epoch, self.config.epochs):
             return
         # The clone trains at the learning rate that the network will use next.
         self._set_learning_rate(learning_rate(self.config, self.position.epoch + 1))
         self.search.set_epoch(self.position.epoch)
-        record = self.search.step_with(self.trainee, self.samples.labels, self._progress)
+        record = self.search.step_with(self.trainee, self.samples.labels, self._progress, self._training_loss())
         if record is None:
             return
-        state, delta = self.search.state, torch.tensor(record.delta)
-        where = f"after filter step {record.step}"
-        require_same(self.ranks, "the particles, weights or δ", where, [state.particles, state.log_weights, delta])
         fields = asdict(record)
+        numbers = [torch.tensor(value) for value in fields.values() if isinstance(value, (float, tuple))]
+        where = f"after filter step {record.step}"
+        require_same(self.ranks, "the filter's state or measurement", where, [*self.search.state_tensors(), *numbers])
         self._seconds |= fields.pop("seconds")
         self._write({"kind": "filter", "epoch": self.position.epoch} | fields)
 

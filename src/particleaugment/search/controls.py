@@ -1,0 +1,127 @@
+"""Controls: the filters with one thing taken out, to find out what it is worth. They are for comparisons."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from particleaugment import filter as pf
+from particleaugment.core.random import Stream, uniform
+from particleaugment.policies.particles import ParticlePolicy
+from particleaugment.search.gap import GapFilter, GapState
+from particleaugment.search.paper import PaperFilter, PaperState
+from particleaugment.search.particles import ParticleRecord, ParticleState
+from particleaugment.search.protocol import Subject, Work
+
+__all__ = ["AuthorsFilter", "FrozenGapFilter", "FrozenPaperFilter", "ShuffledPaperFilter"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrozenPaperFilter(PaperFilter):
+    """The paper's transition alone: nothing is measured, and weights stay equal."""
+
+    kind: ClassVar[str] = "paper-frozen"
+    trains_clone: ClassVar[bool] = False
+
+    def step(
+        self, state: PaperState, subject: Subject, *, epoch: int, epochs: int | None
+    ) -> tuple[PaperState, ParticleRecord]:
+        """Move the particles."""
+        moved = self.moved(state)
+        return moved, _unmeasured(moved, self.policy(moved))
+
+    @property
+    def held_out(self) -> int | float:
+        """Nothing is measured, so nothing is held out."""
+        return 0
+
+    def check_data(self, labels: Tensor, split: tuple[Tensor, Tensor] | None, seed: int) -> None:
+        """Any data will do."""
+
+    def work(self, samples: int, ops: int) -> Work:
+        """Return nothing."""
+        return Work()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrozenGapFilter(GapFilter):
+    """The gap filter's transition alone: nothing is measured, and weights stay equal."""
+
+    kind: ClassVar[str] = "gap-frozen"
+
+    def init(self, seed: int, ops: tuple[str, ...]) -> GapState:
+        """Return particles with active ops: there is no gap to wait for."""
+        return self.scattered(seed, ops)
+
+    def step(
+        self, state: GapState, subject: Subject, *, epoch: int, epochs: int | None
+    ) -> tuple[GapState, ParticleRecord]:
+        """Move the particles."""
+        moved = self.moved(state)
+        return moved, _unmeasured(moved, self.policy(moved))
+
+    @property
+    def held_out(self) -> int | float:
+        """Nothing is measured, so nothing is held out."""
+        return 0
+
+    def holds_out_in(self, epoch: int, epochs: int | None) -> bool:
+        """Return False."""
+        return False
+
+    def check(self, ops: tuple[str, ...], epochs: int | None) -> None:
+        """Raise a ValueError where the settings do not suit the ops; the length of the run plays no part."""
+        self.policy(self.init(0, ops))
+
+    def work(self, samples: int, ops: int) -> Work:
+        """Return nothing."""
+        return Work()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShuffledPaperFilter(PaperFilter):
+    """The paper's filter with the measured δ permuted among the particles: as much selection, none of it informed."""
+
+    kind: ClassVar[str] = "paper-shuffled"
+
+    def scores(self, noised: PaperState, delta: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
+        """Return δ and its errors in another order."""
+        ids = torch.arange(len(delta), device="cpu")
+        order = uniform(noised.seed, Stream.SHUFFLE, epoch=noised.steps, ids=ids, slots=1)[:, 0].argsort()
+        return delta[order], errors[order]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuthorsFilter(PaperFilter):
+    """What the authors' released code does.
+
+    The filter starts from its first particles at every step, a chosen op is applied with probability 1/2 only, the
+    level is always 10, and resampling is multinomial.
+    """
+
+    m: float = 10.0
+    start_value: float = 0.5
+    resampling: str = "multinomial"
+
+    kind: ClassVar[str] = "paper-authors"
+
+    def policy(self, state: PaperState) -> ParticlePolicy:
+        """Return the particles with their probabilities halved."""
+        policy = super().policy(state)
+        return replace(policy, particles=policy.particles / 2)
+
+    def moved(self, state: PaperState) -> PaperState:
+        """Return the first particles after the transition."""
+        first = self.init(state.seed, state.ops)
+        return super().moved(replace(state, particles=first.particles))
+
+
+def _unmeasured(state: ParticleState, policy: ParticlePolicy) -> ParticleRecord:
+    return ParticleRecord(
+        step=state.steps,
+        effective_sample_size=pf.effective_sample_size(state.particles),
+        ops_per_image=policy.ops_per_image,
+    )

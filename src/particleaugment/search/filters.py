@@ -1,0 +1,37 @@
+"""The filters by name, and their settings as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from types import MappingProxyType
+from typing import Any
+
+from particleaugment.search.controls import AuthorsFilter, FrozenGapFilter, FrozenPaperFilter, ShuffledPaperFilter
+from particleaugment.search.gap import GapFilter
+from particleaugment.search.paper import PaperFilter
+from particleaugment.search.protocol import Filter
+
+__all__ = ["FILTERS", "filter_settings"]
+
+_CLASSES: tuple[type[Filter[Any]], ...] = (
+    GapFilter,
+    PaperFilter,
+    FrozenGapFilter,
+    FrozenPaperFilter,
+    ShuffledPaperFilter,
+    AuthorsFilter,
+)
+FILTERS: Mapping[str, type[Filter[Any]]] = MappingProxyType({each.kind: each for each in _CLASSES})
+"""Every filter by its kind, controls last."""
+
+
+def filter_settings(filter: Filter[Any]) -> dict[str, Any]:
+    """Return a filter's kind and settings as plain values.
+
+    >>> filter_settings(PaperFilter(eta=0.5))["eta"]
+    0.5
+    """
+    settings = asdict(filter)  # type: ignore[call-overload]
+    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}
+    return {"kind": filter.kind, **plain}

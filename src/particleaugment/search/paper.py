@@ -1,0 +1,245 @@
+"""The paper's filter: particles that help a clone of the network learn gain weight.
+
+One step:
+
+1. *transition*: every probability of every particle moves, x ← clip(x - c + N(0, σ²), 0, 1);
+2. *clone training*: a copy of the network trains e_p epochs on D_tp under the noised particles;
+3. *measurement*: d_i is by how much the clone's loss fell on D_vp under particle i, d_0 on the plain samples, and
+   δ_i = d_i / d_0;
+4. *update*: w_i ← w_i (tanh(δ_i - 1) + 1)^η, normalised;
+5. *resampling* if the effective sample size is below α·r.
+
+Where d_0 is not clearly positive, or a loss is not finite, the measurement means nothing: the step ends after the
+transition and is counted as skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from particleaugment import filter as pf
+from particleaugment.filter._checks import as_real
+from particleaugment.policies.particles import ParticlePolicy
+from particleaugment.policies.schedule import Schedule
+from particleaugment.search.checks import (
+    check_choice,
+    check_count,
+    check_moments,
+    check_particles,
+    check_resampling,
+    check_size,
+)
+from particleaugment.search.clone import CloneLosses, clone_samples, probe
+from particleaugment.search.particles import ParticleRecord, ParticleState, particle_schedule
+from particleaugment.search.protocol import Filter, Subject, Work
+
+__all__ = ["PaperFilter", "PaperRecord", "PaperState"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperState(ParticleState):
+    """The particles and their weights: the paper's filter remembers nothing else."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperRecord(ParticleRecord):
+    """What a step of the paper's filter measured and did.
+
+    Attributes:
+        d0: Summed loss that the clone shed on plain samples.
+        delta: δ of each particle; nan where it has no value.
+        standard_error: Standard error of each.
+    """
+
+    d0: float
+    delta: tuple[float, ...]
+    standard_error: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperFilter(Filter[PaperState]):
+    """The paper's filter, to the letter.
+
+    >>> filter = PaperFilter(nonzero=2, eta=0.25)
+    >>> filter.policy(filter.init(seed=0, ops=("Rotate", "Invert", "Posterize"))).ops_per_image
+    0.5
+
+    Attributes:
+        num_particles: Particles, r.
+        nonzero: Ops with a non-zero start probability per particle, l.
+        m: Level shared by all ops.
+        start_value: Start probability of those ops.
+        unit_vectors: Whether the first particles hold one op each.
+        measure_on: ``train`` draws D_vp from the training data at each step, as the paper does; ``heldout`` measures on
+            the same samples at all steps and never trains on them.
+        sigma: Standard deviation of the transition's noise, σ.
+        velocity: Drift c, subtracted at every transition: one number or one per op.
+        eta: Strength of the weight update, η.
+        alpha: Resample when the effective sample size falls under α·r.
+        resampling: ``systematic``, ``multinomial``, ``stratified`` or ``residual``.
+        every: Epochs from one step to the next, i_f; ``auto`` is every epoch, or about a hundred steps where epochs are
+            short.
+        warmup: First epoch after which a step may follow.
+        clone_epochs: Epochs of clone training, e_p.
+        clone_size: Samples in D_tp, which the clone trains on: a number, or a fraction of the data.
+        measure_size: Samples in D_vp, which particles are measured on, likewise.
+        order: ``fixed`` or ``random`` order of the ops.
+        semantics: Name of the mapping from level to argument.
+    """
+
+    num_particles: int = 50
+    nonzero: int = 3
+    m: float = 3.0
+    start_value: float = 0.25
+    unit_vectors: bool = False
+    measure_on: str = "train"
+    sigma: float = 0.05
+    velocity: float | tuple[float, ...] = 0.0
+    eta: float = 1.0
+    alpha: float = 0.8
+    resampling: str = "systematic"
+    every: int | str = "auto"
+    warmup: int = 1
+    clone_epochs: int = 1
+    clone_size: int | float = 0.512
+    measure_size: int | float = 512
+    order: str = "fixed"
+    semantics: str = "timm-increasing"
+
+    kind: ClassVar[str] = "paper"
+    trains_clone: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_particles(
+            num_particles=self.num_particles,
+            nonzero=self.nonzero,
+            start_value=self.start_value,
+            m=self.m,
+            semantics=self.semantics,
+            order=self.order,
+        )
+        check_choice("measure_on", self.measure_on, ("train", "heldout"))
+        for velocity in self.velocity if isinstance(self.velocity, tuple) else (self.velocity,):
+            pf.transition(pf.ParticleSet([[0.0], [0.0]]), sigma=self.sigma, velocity=velocity, seed=0, step=0)
+        as_real("eta", self.eta, "pass a positive exponent (the paper uses 0.15 to 1)", low=0.0, above=True)
+        check_resampling(self.alpha, self.resampling)
+        check_moments(self.every, self.warmup)
+        check_count("clone_epochs", self.clone_epochs, 1, 1000)
+        check_size("clone_size", self.clone_size)
+        check_size("measure_size", self.measure_size)
+        if self.clone_size == 1:
+            raise ValueError("clone_size must be at least 2: batch norm cannot train on one sample")
+
+    # The algorithm.
+
+    def init(self, seed: int, ops: tuple[str, ...]) -> PaperState:
+        """Return particles that have l random ops each, at the start value, with equal weights."""
+        particles = pf.sparse_init(
+            num_particles=self.num_particles,
+            num_ops=len(ops),
+            nonzero=self.nonzero,
+            value=self.start_value,
+            unit_vectors=self.unit_vectors,
+            seed=seed,
+        )
+        return PaperState(seed=seed, ops=ops, particles=particles)
+
+    def policy(self, state: PaperState) -> ParticlePolicy:
+        """Return the weighted particles as a policy: nothing is averaged."""
+        particles = state.particles
+        return ParticlePolicy(particles.particles, particles.weights, self.m, self.semantics, self.order, state.ops)
+
+    def step(
+        self, state: PaperState, subject: Subject, *, epoch: int, epochs: int | None
+    ) -> tuple[PaperState, ParticleRecord]:
+        """Take one step; see the top of this file."""
+        noised = self.moved(state)
+        losses = probe(
+            self.policy(noised),
+            subject.trainee,
+            subject.labels,
+            subject.snapshot,
+            clone_size=self.clone_size,
+            measure_size=self.measure_size,
+            split=subject.split,
+            clone_epochs=self.clone_epochs,
+            seed=state.seed,
+            step=noised.steps,
+            progress=subject.progress,
+        )
+        return self.update(noised, losses)
+
+    def moved(self, state: PaperState) -> PaperState:
+        """Return the state after the transition; a step begins with it."""
+        step = state.steps + 1
+        particles = pf.transition(state.particles, sigma=self.sigma, velocity=self.velocity, seed=state.seed, step=step)
+        return replace(state, steps=step, particles=particles)
+
+    def update(self, noised: PaperState, losses: CloneLosses) -> tuple[PaperState, PaperRecord]:
+        """Return the state after the weight update and resampling, and what was found."""
+        found = pf.relative_loss_difference(losses.ref, losses.upd, losses.ref_clean, losses.upd_clean)
+        errors = torch.full_like(found.delta, torch.nan) if found.standard_error is None else found.standard_error
+        delta, errors = self.scores(noised, found.delta, errors)
+        if found.skip_reason is None:
+            weighted, info = pf.reweight(noised.particles, delta, eta=self.eta)
+            particles, resampling = pf.resample(
+                weighted, alpha=self.alpha, scheme=self.resampling, seed=noised.seed, step=noised.steps
+            )
+            state = replace(noised, particles=particles)
+            size, resampled = info.effective_sample_size, resampling.resampled
+        else:
+            state = replace(noised, skipped=noised.skipped + 1)
+            size, resampled = pf.effective_sample_size(noised.particles), False
+        record = PaperRecord(
+            step=state.steps,
+            d0=found.d0,
+            delta=tuple(delta.tolist()),
+            standard_error=tuple(errors.tolist()),
+            skip_reason=found.skip_reason,
+            effective_sample_size=size,
+            resampled=resampled,
+            ops_per_image=self.policy(state).ops_per_image,
+            seconds=losses.seconds,
+        )
+        return state, record
+
+    def scores(self, noised: PaperState, delta: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what the particles are weighted by, and its errors: δ."""
+        return delta, errors
+
+    def schedule(self, history: Sequence[tuple[int, PaperState]], epochs: int) -> Schedule:
+        """Return all particles so far as a schedule."""
+        return particle_schedule(((start, self.policy(state)) for start, state in history), epochs)
+
+    # What it needs.
+
+    @property
+    def held_out(self) -> int | float:
+        """Samples held out for measuring: D_vp, if it is."""
+        return self.measure_size if self.measure_on == "heldout" else 0
+
+    def check(self, ops: tuple[str, ...], epochs: int | None) -> None:
+        """Raise a ValueError where the settings do not suit the ops."""
+        state = self.init(0, ops)
+        self.policy(state)
+        self.moved(state)
+
+    def check_data(self, labels: Tensor, split: tuple[Tensor, Tensor] | None, seed: int) -> None:
+        """Raise a ValueError where D_tp and D_vp cannot be drawn from samples of these labels."""
+        try:
+            clone_samples(labels, split, self.clone_size, self.measure_size, seed, step=1)
+        except (TypeError, ValueError) as error:
+            named = "_size=" in str(error)
+            raise ValueError(f"{'' if named else 'clone_size and measure_size do not suit: '}{error}") from None
+
+    def work(self, samples: int, ops: int) -> Work:
+        """Return what a step costs: the clone's training, and two measurements of each particle."""
+        clone, measured = (
+            size if isinstance(size, int) else int(size * samples) for size in (self.clone_size, self.measure_size)
+        )
+        return Work(self.clone_epochs * clone, 2 * (self.num_particles + 1) * measured)
