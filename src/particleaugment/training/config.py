@@ -291,7 +291,7 @@ class Config:
             policy = Schedule.load(path) if self.policy.startswith("schedule:") else load(path)
         except ValueError as error:
             raise ConfigError(str(error)) from None
-        return policy.rescaled(self.epochs) if isinstance(policy, Schedule) else policy
+        return policy.rescaled(self.epochs)
 
     def to_json(self) -> str:
         """Return the configuration as JSON text."""
