@@ -23,7 +23,8 @@ from common import write
 
 from particleaugment.policies.particles import ParticlePolicy
 from particleaugment.recipes import get_recipe
-from particleaugment.search import clone, search
+from particleaugment.search import clone
+from particleaugment.search.paper import PaperFilter
 from particleaugment.trainee import eager
 from particleaugment.trainee.learner import Learner
 from particleaugment.trainee.snapshot import Snapshot
@@ -54,7 +55,7 @@ def instrument() -> None:
     eager.apply = timed("augment the measured images", eager.apply)  # type: ignore[attr-defined]
     ParticlePolicy.sample_particle = timed("draw the programs", ParticlePolicy.sample_particle)  # type: ignore[method-assign]
     Learner.losses = timed("forward passes", Learner.losses)  # type: ignore[method-assign]
-    search.filter_step = timed("filter step", search.filter_step)
+    PaperFilter.step = timed("filter step", PaperFilter.step)  # type: ignore[method-assign]
     original = Snapshot.of
 
     @contextmanager

@@ -1,7 +1,7 @@
 """What averaging the generalisation gap does to the policy: a run's measurements, replayed with and without.
 
     python benchmarks/gap_average.py        what the result file holds, replayed anew
-    python benchmarks/gap_average.py RUN    a run with the improved filter
+    python benchmarks/gap_average.py RUN    a run with the gap filter
 
 Only measured severities and gaps are used, and the result file keeps them, so no network is needed. The committed one
 is of a run that wrote gaps under 0 as 0.
@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,17 +21,11 @@ import torch
 from common import result, write
 
 from particleaugment import filter as pf
-from particleaugment.policies.particles import ParticlePolicy
-from particleaugment.search.filtering import IMPROVED, FilterSettings, filter_step
-from particleaugment.search.severity import FINAL, Severity, averaged_gap
+from particleaugment.core.ops import OPS
+from particleaugment.search.gap import FINAL, GapFilter, Severity, averaged_gap
 
 SHARES = (0.0, 0.03, 0.05, 0.1)
 """Shares of training to average over; nothing is averaged at 0."""
-
-
-def finding(measured: Severity) -> Callable[[ParticlePolicy], Severity]:
-    """Return a measurement that always finds the same."""
-    return lambda policy: measured
 
 
 def is_measured(step: dict[str, Any], epochs: int) -> bool:
@@ -41,16 +35,16 @@ def is_measured(step: dict[str, Any], epochs: int) -> bool:
 
 def replay(steps: list[dict[str, Any]], epochs: int, share: float, seed: int) -> dict[str, Any]:
     """Return the course of a search that measures what ``steps`` did."""
-    settings = FilterSettings(**dict(IMPROVED) | {"epochs": epochs})
-    state, mean_gap, course = settings.initial_state(seed), 0.0, []
+    filter, course = GapFilter(), []
+    state = filter.init(seed, OPS)
     for step in steps:
         if is_measured(step, epochs):
-            mean_gap = averaged_gap(mean_gap, step["gap"], share * epochs)
+            state = replace(state, mean_gap=averaged_gap(state.mean_gap, step["gap"], share * epochs))
         effects = torch.tensor(step["effects"], dtype=torch.float64)
         errors = torch.tensor(step["effect_errors"], dtype=torch.float64)
         measured = Severity(pf.OpEffects(effects, torch.diag(errors**2)), loss=0.0, gap=None, seconds={})
-        when = {"seed": seed, "step": step["step"], "done": step["epoch"] / epochs}
-        state, record = filter_step(state, settings, finding(measured), mean_gap=mean_gap, **when)
+        moved = filter.moved(replace(state, steps=step["step"] - 1))
+        state, record = filter.update(moved, measured, epoch=step["epoch"], epochs=epochs)
         course.append(record)
     ops = [record.ops_per_image for record in course]
     return {

@@ -31,6 +31,7 @@ from particleaugment.data import epoch_permutation
 from particleaugment.policies import Policy, parse
 from particleaugment.recipes import get_recipe
 from particleaugment.search.clone import probe
+from particleaugment.search.paper import PaperFilter
 from particleaugment.trainee.snapshot import Snapshot
 from particleaugment.trainee.stream import TRAIN, StreamTrainee
 from particleaugment.training.build import build
@@ -176,9 +177,10 @@ class Bench:
 
     def filter_step(self) -> dict[str, Any]:
         """Train a clone and measure all particles, before and after."""
-        settings = self.config.filter_settings()
+        settings = self.config.filter()
+        assert isinstance(settings, PaperFilter)
         measured = probe(
-            settings.policy(settings.initial_state(self.config.seed)),
+            settings.policy(settings.init(self.config.seed, self.config.ops)),
             self.trainee,
             self.parts.samples.labels,
             Snapshot(),
@@ -207,11 +209,11 @@ def limit_of(parts: dict[str, float], reached: float) -> str:
 
 def measure(config: Config, arguments: argparse.Namespace) -> dict[str, Any]:
     bench = Bench(config, arguments)
-    settings = config.filter_settings()
+    settings = config.filter()
     policies: dict[str, Policy] = {
         "none": parse("none"),
         "randaugment-n3-m4": parse("randaugment-n3-m4"),
-        "particles": settings.policy(settings.initial_state(config.seed)),
+        "particles": settings.policy(settings.init(config.seed, config.ops)),
     }
     say("the network and the workers warm up")
     warm = replace_batches(arguments, 3)

@@ -24,12 +24,11 @@ from typing import Any
 import torch
 from common import write
 
-from particleaugment import Augment
+from particleaugment import OPS, Augment, PaperFilter
 from particleaugment.augment.transforms import Normalize
 from particleaugment.data import disjoint_stratified_subsets, load_data
 from particleaugment.data.samples import Samples
 from particleaugment.models import build_model
-from particleaugment.policies.particles import ParticlePolicy
 from particleaugment.recipes import get_recipe
 from particleaugment.trainee.eager import EagerTrainee
 from particleaugment.trainee.learner import Learner
@@ -49,10 +48,9 @@ def measurement(ranks: Ranks, seed: int) -> Callable[[], object]:
     )
     samples = Samples((data.train_images, data.train_labels))
     trainee = EagerTrainee(learner, samples, Augment("none", seed), config.batch_size)
-    settings = config.filter_settings()
-    state = settings.moved(settings.initial_state(seed), seed, 1)
-    policy: ParticlePolicy = settings.policy(state)
-    (ids,) = disjoint_stratified_subsets(samples.labels, [config.measure_size], seed, 1)
+    filter = PaperFilter(num_particles=24)
+    policy = filter.policy(filter.moved(filter.init(seed, OPS)))
+    (ids,) = disjoint_stratified_subsets(samples.labels, [120], seed, 1)
     return lambda: trainee.measure(policy, ids, 1, progress=lambda phase, done, total: None, phase="measure")
 
 

@@ -29,7 +29,7 @@ import torch
 from common import write
 from PIL import Image
 from same_results_bench import alternated
-from same_results_cases import ADDED, CASES, RENAMES, UNDISTURBED, Case
+from same_results_cases import ADDED, CASES, LEFT_OUT, RENAMES, UNDISTURBED, Case
 from same_results_files import first_difference
 from same_results_versions import Version, VersionError, checked_out, end_processes
 from sklearn.datasets import load_digits
@@ -107,8 +107,8 @@ def compare_case(case: Case, old: Version, new: Version, folder: Path, digits: P
     for file in case.files:
         name = Path(file).name
         renames = RENAMES[name] if new.new_names and not old.new_names else {}
-        added = ADDED.get(name, frozenset())
-        if (found := first_difference(folders[old] / file, folders[new] / file, renames, added)) is not None:
+        optional = ADDED.get(name, frozenset()), LEFT_OUT.get(name, frozenset())
+        if (found := first_difference(folders[old] / file, folders[new] / file, renames, *optional)) is not None:
             return f"{Path(file).parent}/{found}"
     return _killed_differs(case, folders) if case.killed else None
 

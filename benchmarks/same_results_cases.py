@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["ADDED", "CASES", "NEW_NAMES_SINCE", "RENAMES", "UNDISTURBED", "Case", "respelled"]
+__all__ = ["ADDED", "CASES", "LEFT_OUT", "NEW_NAMES_SINCE", "RENAMES", "UNDISTURBED", "Case", "respelled"]
 
-NEW_NAMES_SINCE: str | None = None
+NEW_NAMES_SINCE: str | None = "src/particleaugment/search/paper.py"
 """A file that only versions with the new names have, such as ``src/particleaugment/search/paper.py``.
 
 It decides for each version which names are its own. While it is None, OLD has the old ones and NEW the new ones.
@@ -40,6 +40,13 @@ For ``model.safetensors`` it is the tensors' names, and for ``bench`` the rows' 
 
 ADDED: Mapping[str, frozenset[str]] = {"compare.json": frozenset({"evaluated"})}
 """Keys that OLD may lack, by file: they are compared where both versions have them."""
+
+LEFT_OUT: Mapping[str, frozenset[str]] = {
+    "metrics.jsonl": frozenset(
+        {"d0", "delta", "standard_error", "effects", "effect_errors", "gap", "mean_gap", "severity", "wanted_severity"}
+    )
+}
+"""Keys that NEW may leave out where OLD wrote null or an empty list: each filter writes what it has."""
 
 UNDISTURBED = "undisturbed"
 """The folder of a run that was never killed, beside ``run``, the one that was."""
@@ -164,7 +171,13 @@ learn(pa.ParticleAugment(**paper, seed=0, before=crop), out / "paper")
 learn(pa.ParticleAugment.improved(epochs=EPOCHS, seed=0, measure_size=128, gain=20.0, before=crop), out / "improved")
 """
 
-_LOOP_IN_NEW_NAMES = _LOOP
+_LOOP_IN_NEW_NAMES = _LOOP.replace(
+    "pa.ParticleAugment(**paper, seed=0, before=crop)",
+    "pa.ParticleAugment(pa.PaperFilter(**paper), seed=0, before=crop)",
+).replace(
+    "pa.ParticleAugment.improved(epochs=EPOCHS, seed=0, measure_size=128, gain=20.0, before=crop)",
+    "pa.ParticleAugment(pa.GapFilter(measure_size=128, gain=20.0), epochs=EPOCHS, seed=0, before=crop)",
+)
 """The same program as a user of the new version writes it."""
 
 CASES = (

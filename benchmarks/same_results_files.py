@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import load_file
@@ -15,6 +15,14 @@ __all__ = ["IGNORED", "first_difference", "renamed"]
 
 Renames = Mapping[str, str | None]
 Labels = tuple[str, str]
+
+
+class Optional(NamedTuple):
+    """Keys that the old or the new file may lack; see :func:`first_difference`."""
+
+    added: frozenset[str]
+    left_out: frozenset[str]
+
 
 IGNORED: Mapping[str, Renames] = {
     "metrics.jsonl": {"seconds": None},
@@ -31,6 +39,7 @@ def first_difference(
     new: Path,
     renames: Renames | None = None,
     added: frozenset[str] = frozenset(),
+    left_out: frozenset[str] = frozenset(),
     labels: Labels = ("OLD", "NEW"),
 ) -> str | None:
     """Return where two files first differ, in words, or None.
@@ -40,6 +49,7 @@ def first_difference(
         new: The new version's.
         renames: How the new version calls what the old one's file has; see ``RENAMES``.
         added: Keys that the old file may lack.
+        left_out: Keys that the new file may lack where the old one has null or an empty list.
         labels: What the two are called.
     """
     missing = [label for label, path in zip(labels, (old, new)) if not path.is_file()]
@@ -49,10 +59,10 @@ def first_difference(
     if old.suffix == ".safetensors":
         found = _tensors_differ(old, new, renames, labels)
     elif old.suffix == ".jsonl":
-        found = _lines_differ(old, new, renames, added, labels)
+        found = _lines_differ(old, new, renames, Optional(added, left_out), labels)
     else:
         ours, theirs = (json.loads(path.read_text()) for path in (old, new))
-        found = _json_differs(ours, theirs, renames, added, labels)
+        found = _json_differs(ours, theirs, renames, Optional(added, left_out), labels)
     return None if found is None else f"{old.name} {found}"
 
 
@@ -78,31 +88,31 @@ def renamed(data: Any, renames: Renames) -> Any:
     return found
 
 
-def _lines_differ(old: Path, new: Path, renames: Renames, added: frozenset[str], labels: Labels) -> str | None:
+def _lines_differ(old: Path, new: Path, renames: Renames, optional: Optional, labels: Labels) -> str | None:
     ours, theirs = ([json.loads(line) for line in path.read_text().splitlines()] for path in (old, new))
     for number, (record, other) in enumerate(zip(ours, theirs), start=1):
-        if (found := _json_differs(record, other, renames, added, labels)) is not None:
+        if (found := _json_differs(record, other, renames, optional, labels)) is not None:
             return f"line {number}, {found}"
     return None if len(ours) == len(theirs) else _counts("lines", ours, theirs, labels)
 
 
-def _json_differs(old: Any, new: Any, renames: Renames, added: frozenset[str], labels: Labels) -> str | None:
-    left_out = {name: None for name, new_name in renames.items() if new_name is None}
-    return next(_differences(renamed(old, renames), renamed(new, left_out), "", added, labels), None)
+def _json_differs(old: Any, new: Any, renames: Renames, optional: Optional, labels: Labels) -> str | None:
+    ignored = {name: None for name, new_name in renames.items() if new_name is None}
+    return next(_differences(renamed(old, renames), renamed(new, ignored), "", optional, labels), None)
 
 
-def _differences(old: Any, new: Any, where: str, added: frozenset[str], labels: Labels) -> Iterator[str]:
+def _differences(old: Any, new: Any, where: str, optional: Optional, labels: Labels) -> Iterator[str]:
     """Yield where JSON data differ; numbers must be of the same type and equal to the last bit."""
     if isinstance(old, dict) and isinstance(new, dict):
-        for key in [*old, *(key for key in new if key not in old and key not in added)]:
+        for key in [*old, *(key for key in new if key not in old and key not in optional.added)]:
             inner = f"{where}.{key}" if where else key
             if key in old and key in new:
-                yield from _differences(old[key], new[key], inner, added, labels)
-            else:
+                yield from _differences(old[key], new[key], inner, optional, labels)
+            elif not (key in optional.left_out and old.get(key, 0) in (None, [])):
                 yield f"{inner} is missing in {labels[key in old]}"
     elif isinstance(old, list) and isinstance(new, list):
         for place, (item, other) in enumerate(zip(old, new)):
-            yield from _differences(item, other, f"{where}[{place}]", added, labels)
+            yield from _differences(item, other, f"{where}[{place}]", optional, labels)
         if len(old) != len(new):
             yield f"{where} {_counts('items', old, new, labels)}"
     elif json.dumps(old) != json.dumps(new):  # tells 1 from 1.0 and 0.0 from -0.0, and finds NaN equal to NaN

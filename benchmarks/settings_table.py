@@ -6,7 +6,8 @@ import inspect
 import re
 
 from particleaugment.core.ops import OPS
-from particleaugment.search.filtering import FilterSettings
+from particleaugment.search.gap import GapFilter
+from particleaugment.search.paper import PaperFilter
 from particleaugment.training.config import Config, settings_of
 
 __all__ = ["settings_rows"]
@@ -15,7 +16,7 @@ __all__ = ["settings_rows"]
 def settings_rows() -> list[list[str]]:
     """Return a row for each setting that ``--set`` takes."""
     usual = settings_of(Config(recipe="mine"))
-    meanings = _meanings(FilterSettings) | _meanings(Config)
+    meanings = _meanings(GapFilter) | _meanings(PaperFilter) | _meanings(Config)
     return [[f"`{name}`", _shown(value), meanings[name]] for name, value in usual.items() if name != "recipe"]
 
 

@@ -22,7 +22,7 @@ import torch
 
 from particleaugment import OPS, Schedule
 from particleaugment.policies.schedule import ScheduleStep
-from particleaugment.search.severity import final_share
+from particleaugment.search.gap import final_share
 
 EPOCHS = 60
 GRID = ((1, 1), (1, 3), (1, 6), (1, 10), (2, 2), (2, 4), (3, 4))

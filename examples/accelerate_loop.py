@@ -16,7 +16,7 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=0.003)
 model, optimizer, loader = accelerator.prepare(model, optimizer, DataLoader(train, batch_size=32, shuffle=True))
 loss = nn.CrossEntropyLoss(reduction="none")
 
-search = pa.ParticleAugment(num_particles=16, nonzero=3, m=3, seed=0, clone_size=512, measure_size=128)
+search = pa.ParticleAugment(pa.PaperFilter(num_particles=16, clone_size=512, measure_size=128), seed=0)
 accelerator.register_for_checkpointing(search)
 for epoch in range(1, 6):
     search.set_epoch(epoch)

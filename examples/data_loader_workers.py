@@ -25,7 +25,7 @@ class Pictures(Dataset):
 
 
 if __name__ == "__main__":
-    search = pa.ParticleAugment(num_particles=16, nonzero=3, m=3, seed=0, clone_size=512, measure_size=128)
+    search = pa.ParticleAugment(pa.PaperFilter(num_particles=16, clone_size=512, measure_size=128), seed=0)
     loader = DataLoader(Pictures(pa.ImageTransform(search)), batch_size=64, num_workers=2, persistent_workers=True)
     model = nn.Sequential(nn.AvgPool2d(4), nn.Flatten(), nn.Linear(192, 64), nn.ReLU(), nn.Linear(64, 10))
     optimizer, loss = torch.optim.AdamW(model.parameters(), lr=0.003), nn.CrossEntropyLoss(reduction="none")

@@ -16,7 +16,7 @@ network = nn.Sequential(nn.AvgPool2d(4), nn.Flatten(), nn.Linear(192, 64), nn.Re
 model, optimizer = fabric.setup(network, torch.optim.AdamW(network.parameters(), lr=0.003))
 loss = nn.CrossEntropyLoss(reduction="none")
 
-search = pa.ParticleAugment(num_particles=16, nonzero=3, m=3, seed=0, clone_size=512, measure_size=128)
+search = pa.ParticleAugment(pa.PaperFilter(num_particles=16, clone_size=512, measure_size=128), seed=0)
 for epoch in range(1, 6):
     search.set_epoch(epoch)
     for images, labels, ids in loader:
@@ -31,6 +31,6 @@ for epoch in range(1, 6):
     fabric.save("runs/fabric.ckpt", {"model": model, "optimizer": optimizer, "search": search})
     fabric.print(epoch, f"loss {float(value.detach()):.3f}", search)
 
-resumed = pa.ParticleAugment(num_particles=16, nonzero=3, m=3, seed=0, clone_size=512, measure_size=128)
+resumed = pa.ParticleAugment(pa.PaperFilter(num_particles=16, clone_size=512, measure_size=128), seed=0)
 fabric.load("runs/fabric.ckpt", {"model": model, "optimizer": optimizer, "search": resumed})
 assert resumed.policy == search.policy

@@ -34,7 +34,7 @@ class Classifier(lightning.LightningModule):
 data = load_digits()
 train = DataLoader(pa.IndexedDataset((data.train_images, data.train_labels)), batch_size=64, shuffle=True)
 test = DataLoader(pa.IndexedDataset((data.test_images, data.test_labels)), batch_size=64)
-search = pa.ParticleAugment(num_particles=16, nonzero=3, m=3, seed=0, clone_size=512, measure_size=128)
+search = pa.ParticleAugment(pa.PaperFilter(num_particles=16, clone_size=512, measure_size=128), seed=0)
 trainer = lightning.Trainer(max_epochs=5, callbacks=[ParticleAugmentCallback(search)], default_root_dir="runs")
 trainer.fit(Classifier(), train, test)
 print(search, f"accuracy {100 * float(trainer.logged_metrics['accuracy']):.1f} %")

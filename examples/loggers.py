@@ -15,7 +15,7 @@ loader = DataLoader(train, batch_size=64, shuffle=True)
 model = nn.Sequential(nn.AvgPool2d(4), nn.Flatten(), nn.Linear(192, 64), nn.ReLU(), nn.Linear(64, 10))
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.003)
 loss = nn.CrossEntropyLoss(reduction="none")
-search = pa.ParticleAugment(num_particles=16, nonzero=3, m=3, seed=0, clone_size=512, measure_size=128)
+search = pa.ParticleAugment(pa.PaperFilter(num_particles=16, clone_size=512, measure_size=128), seed=0)
 
 writer = SummaryWriter("runs/tensorboard")
 logger = SearchLogger(writer)  # or SearchLogger(wandb.init(project="digits")), or anything with log(values, step=...)

@@ -21,7 +21,7 @@ def autocast():
     return torch.autocast(device, half)
 
 
-search = pa.ParticleAugment(num_particles=16, nonzero=3, m=3, seed=0, clone_size=512, measure_size=128)
+search = pa.ParticleAugment(pa.PaperFilter(num_particles=16, clone_size=512, measure_size=128), seed=0)
 for epoch in range(1, 6):
     search.set_epoch(epoch)
     for number, (images, labels, ids) in enumerate(loader, 1):
@@ -36,4 +36,4 @@ for epoch in range(1, 6):
         model=model, optimizer=optimizer, dataset=train, loss=loss, preprocess=lambda images: images / 255,
         batch_size=32, autocast=autocast, scaler=scaler, accumulate=accumulate,
     )  # fmt: skip
-    print(epoch, f"the clone shed a loss of {record.d0:.2f} on {search.settings.measure_size} images")
+    print(epoch, f"the clone shed a loss of {record.d0:.2f} on {search.filter.measure_size} images")

@@ -14,7 +14,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=T
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=10)
 loss = nn.CrossEntropyLoss(reduction="none")
 
-search = pa.ParticleAugment.improved(epochs=10, seed=0, measure_size=128)
+search = pa.ParticleAugment(pa.GapFilter(measure_size=128), epochs=10, seed=0)
 loader = DataLoader(Subset(train, search.training_ids(data.train_labels)), batch_size=64, shuffle=True)
 for epoch in range(1, 11):
     search.set_epoch(epoch)

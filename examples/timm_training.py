@@ -20,7 +20,7 @@ model = create_model("resnet10t", num_classes=10).to(device)
 ema, mixup, scaler = ModelEmaV2(model, decay=0.98), Mixup(0.2, 1.0, num_classes=10), NativeScaler()
 optimizer = create_optimizer_v2(model, opt="adamw", lr=2e-3, weight_decay=0.05)
 scheduler, epochs = create_scheduler_v2(optimizer, sched="cosine", num_epochs=5)
-search = pa.ParticleAugment(num_particles=16, nonzero=3, m=3, seed=0, clone_size=512, measure_size=128)
+search = pa.ParticleAugment(pa.PaperFilter(num_particles=16, clone_size=512, measure_size=128), seed=0)
 sample_loss = torch.nn.CrossEntropyLoss(reduction="none", label_smoothing=0.1)
 for epoch in range(1, epochs + 1):
     search.set_epoch(epoch)

@@ -21,7 +21,7 @@ if __name__ == "__main__":
     data = load_digits()
     pictures = [Image.fromarray(image[0].numpy()).convert("RGB") for image in data.train_images]
     train = list(zip(pictures, data.train_labels.tolist()))  # as torchvision's data sets give them
-    search = pa.ParticleAugment(num_particles=16, nonzero=3, m=3, seed=0, clone_size=512, measure_size=128)
+    search = pa.ParticleAugment(pa.PaperFilter(num_particles=16, clone_size=512, measure_size=128), seed=0)
     transform = v2.Compose([v2.RandomCrop(32, padding=2), pa.ImageTransform(search), v2.ToImage(),
                             v2.ToDtype(torch.float32, scale=True)])  # fmt: skip
     mix = v2.RandomChoice([v2.CutMix(num_classes=10), v2.MixUp(num_classes=10)])

@@ -21,7 +21,7 @@ def accuracy(prediction):
     return {"accuracy": (prediction.predictions.argmax(-1) == prediction.label_ids).mean()}
 
 
-search = pa.ParticleAugment(num_particles=16, nonzero=3, m=3, seed=0, clone_size=256, measure_size=64)
+search = pa.ParticleAugment(pa.PaperFilter(num_particles=16, clone_size=256, measure_size=64), seed=0)
 arguments = TrainingArguments(
     "runs/vit", num_train_epochs=8, per_device_train_batch_size=32, learning_rate=2e-3, warmup_steps=40,
     eval_strategy="epoch", save_strategy="epoch", save_total_limit=1, report_to="none",

@@ -20,9 +20,10 @@ def search_of(**settings):
     return toy.search_of(**({"num_particles": 5} | settings))
 
 
-def improved_search(epochs=10, **settings):
-    """An improved search that has said which samples to train on."""
-    search = pa.ParticleAugment.improved(epochs, **({"num_particles": 5, "seed": 7, "measure_size": 12} | settings))
+def gap_search(epochs=10, **settings):
+    """A search by the gap filter that has said which samples to train on."""
+    defaults = {"num_particles": 5, "seed": 7, "measure_size": 12, "epochs": epochs}
+    search = toy.search_by(pa.GapFilter, **(defaults | settings))
     search.training_ids(LABELS)
     return search
 

@@ -7,10 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from particleaugment import PaperFilter
 from particleaugment.cli.main import app
 from particleaugment.compare.arms import ARMS, parse_arms, parse_seeds
 from particleaugment.policies.parse import TIMM_OPS
 from particleaugment.recipes import get_recipe
+from particleaugment.search.filters import filter_settings
 from particleaugment.search.search import ParticleAugment
 from particleaugment.training.config import ConfigError
 
@@ -21,7 +23,7 @@ def test_every_arm_fits_every_kind_of_recipe(name):
         config = ARMS[name].config(get_recipe(recipe, "paper"), seed=5)
         assert config.seed == 5
         if config.searches:
-            ParticleAugment(**vars(config.filter_settings()))
+            ParticleAugment(config.filter(), epochs=config.epochs, ops=config.ops)
         else:
             assert config.fixed_policy()
 
@@ -31,23 +33,20 @@ def test_no_two_arms_are_the_same():
     assert len(set(configs)) == len(configs)
 
 
-def test_the_controls_differ_from_their_filter_in_one_setting():
+def test_the_controls_differ_from_their_filter_in_kind_alone():
     base = get_recipe("cifar10-wrn28-2", "paper")
 
     def settings(name):
-        return vars(ARMS[name].config(base, seed=0).filter_settings())
+        return filter_settings(ARMS[name].config(base, seed=0).filter())
 
     def changed(one, other):
         return {key for key in settings(one) if settings(one)[key] != settings(other)[key]}
 
-    assert changed("particles", "particles-frozen") == {"measure"}
-    assert changed("particles", "particles-shuffled") == {"shuffle_scores"}
-    assert changed("improved", "improved-frozen") == {"measure"}
-    authors = settings("particles-authors")
-    assert authors["reset_filter"]
-    assert authors["gate_twice"]
-    assert authors["m"] == 10
-    assert authors["ops"] == TIMM_OPS
+    assert changed("particles", "particles-frozen") == {"kind"}
+    assert changed("particles", "particles-shuffled") == {"kind"}
+    assert changed("improved", "improved-frozen") == {"kind"}
+    assert changed("particles", "particles-authors") == {"kind", "m", "start_value", "resampling"}
+    assert ARMS["particles-authors"].config(base, seed=0).ops == TIMM_OPS
 
 
 def test_the_documentation_names_every_arm():
@@ -72,7 +71,7 @@ def test_arms_of_ones_own():
 def test_a_schedule_is_named_after_its_run(tmp_path):
     file = tmp_path / "my run" / "policy.json"
     file.parent.mkdir()
-    ParticleAugment(num_particles=4, seed=0).schedule(3).save(file)
+    ParticleAugment(PaperFilter(num_particles=4), seed=0).schedule(3).save(file)
     (arm,) = parse_arms(f"schedule:{file}")
     assert arm.name == "schedule-my-run"
     assert arm.config(get_recipe("digits", "paper"), seed=0).fixed_policy().epochs == 3

@@ -8,6 +8,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+import toy
 from loading import COUNT, IMAGES, Transformed, read_epoch
 from PIL import Image
 from torch import nn
@@ -22,7 +23,7 @@ STRONG = pa.RandAugment(n=2, m=8, m_std=2.0, ops=("Rotate", "ShearX", "Color"))
 
 def search_of(**settings):
     defaults = {"num_particles": 4, "start_value": 0.9, "m": 6, "seed": 3, "clone_size": 12, "measure_size": 6}
-    return pa.ParticleAugment(**(defaults | settings))
+    return toy.search_by(pa.PaperFilter, **(defaults | settings))
 
 
 def filter_step(search):

@@ -103,7 +103,7 @@ def test_policies_draw_it_with_its_levels_and_sign(lift, swap):
 
 def test_the_search_learns_it(lift):
     search = pa.ParticleAugment(
-        num_particles=6, nonzero=1, m=4, unit_vectors=True, start_value=1.0, ops=("Lift", "Invert")
+        pa.PaperFilter(num_particles=6, nonzero=1, m=4, unit_vectors=True, start_value=1.0), ops=("Lift", "Invert")
     )
     out = search.augment(some_images(), torch.arange(24))
     assert out.shape == (24, 3, 12, 9)
@@ -138,7 +138,7 @@ def test_a_policy_file_carries_its_name(lift, tmp_path):
         pa.RandAugment(n=2, m=5, ops=("Lift", "Rotate")),
         pa.TrivialAugment(ops=("Lift", "Rotate")),
         pa.SubPolicies([[("Lift", 0.5, 5)]]),
-        pa.ParticleAugment(num_particles=2, nonzero=1, ops=("Lift", "Invert")).schedule(3),
+        pa.ParticleAugment(pa.PaperFilter(num_particles=2, nonzero=1), ops=("Lift", "Invert")).schedule(3),
     ]
     for number, policy in enumerate(policies):
         path = tmp_path / f"{number}.json"

@@ -69,7 +69,7 @@ def result(path):
 def test_a_run_keeps_the_policy_file_it_was_given(tmp_path, monkeypatch, prefix):
     """Another network replays the schedule, and goes on after the recording is gone and from another folder."""
     source = tmp_path / "recorded.json"
-    pa.ParticleAugment(num_particles=3, nonzero=3, start_value=0.9).schedule(2).save(source)
+    pa.ParticleAugment(pa.PaperFilter(num_particles=3, nonzero=3, start_value=0.9)).schedule(2).save(source)
     settings = ["model=wrn-10-2", f"policy={prefix}:recorded.json"]
     monkeypatch.chdir(tmp_path)
     finish(tmp_path / "whole", *settings)

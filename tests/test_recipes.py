@@ -49,7 +49,7 @@ def test_settings_are_the_papers(name):
     config = get_recipe(name, "paper")
     found = (config.nonzero, config.m, config.epochs, config.learning_rate, config.eta, config.velocity)
     assert (*found, config.start_value, config.unit_vectors) == PAPER[name]
-    every = config.filter_settings(steps_per_epoch=391).every
+    every = config.filter(steps_per_epoch=391).every
     assert (config.num_particles, config.sigma, every, config.clone_epochs, config.warmup) == (50, 0.05, 1, 1, 1)
     assert (config.weight_decay, config.momentum, config.nesterov, config.alpha) == (5e-4, 0.9, True, 0.8)
     if name.startswith("imagenet"):
@@ -81,7 +81,7 @@ def test_one_real_step(name, monkeypatch, tmp_path):
         config = dataclasses.replace(config, data_dir=str(tmp_path))
     parts = build(config, print)
     before = [parameter.detach().clone() for parameter in parts.model.parameters()]
-    policy = config.filter_settings().policy(config.filter_settings().initial_state(seed=0))
+    policy = config.filter().policy(config.filter().init(0, config.ops))
     parts.model.train()
     loss = parts.trainee.train(policy, torch.arange(batch), 1, progress=lambda *_: None)
     assert 0 < loss / batch < 20

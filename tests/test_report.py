@@ -6,13 +6,15 @@ import re
 import shutil
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from pages import check_self_contained, check_well_formed, outline
 
-from particleaugment import ParticleAugment
+from particleaugment import PaperFilter, ParticleAugment
+from particleaugment import filter as pf
 from particleaugment.report.metrics import alarms, history
 from particleaugment.report.page import render, write_report
 from particleaugment.training.config import Config
@@ -65,10 +67,10 @@ def config_of(**changes):
 
 
 def schedule(epochs=EPOCHS):
-    search = ParticleAugment(num_particles=50, nonzero=3, m=3, seed=0)
+    search = ParticleAugment(PaperFilter(num_particles=50, nonzero=3, m=3), seed=0)
     for epoch in range(1, epochs):
         search.set_epoch(epoch)
-        search.state = search.settings.moved(search.state, 0, epoch)
+        search.state = search.filter.moved(search.state)
         search._history.append((epoch + 1, search.state))
     return search.schedule(epochs)
 
@@ -103,7 +105,7 @@ def test_severities_are_shown_where_they_are_measured():
     measured = {"d0": None, "effects": [0.1] * 15, "effect_errors": [0.05] * 15}
     measured |= {"severity": 0.2, "wanted_severity": 0.3}
     lines = [line | measured if line["kind"] == "filter" else line for line in records(epochs=5)]
-    shown = render(history(config_of(epochs=5), lines, ParticleAugment(seed=0).schedule(5)))
+    shown = render(history(config_of(epochs=5), lines, ParticleAugment(PaperFilter(), seed=0).schedule(5)))
     assert "by how much each op alone raises" in shown
     assert "what the filter steered to" in shown
     assert "relative to plain images" not in shown, "there is no δ"
@@ -112,15 +114,17 @@ def test_severities_are_shown_where_they_are_measured():
 
 
 def test_alarms():
-    quiet = history(config_of(epochs=5), records(epochs=5), ParticleAugment(seed=0).schedule(5))
+    quiet = history(config_of(epochs=5), records(epochs=5), ParticleAugment(PaperFilter(), seed=0).schedule(5))
     assert alarms(quiet) == []
-    degenerate = history(config_of(epochs=5), records(size=3.0, epochs=5), ParticleAugment(seed=0).schedule(5))
+    degenerate = history(
+        config_of(epochs=5), records(size=3.0, epochs=5), ParticleAugment(PaperFilter(), seed=0).schedule(5)
+    )
     assert "degenerate" in alarms(degenerate)[0]
     dense = history(config_of(), records(), schedule())
     assert any("grew dense" in alarm for alarm in alarms(dense))
-    search = ParticleAugment(num_particles=50, seed=0)
-    same = search.state.particles[:1].expand(50, -1)
-    search._history.append((2, type(search.state)(same)))
+    search = ParticleAugment(PaperFilter(num_particles=50), seed=0)
+    same = pf.ParticleSet(search.state.particles.particles[:1].expand(50, -1))
+    search._history.append((2, replace(search.state, particles=same)))
     collapsed = history(config_of(epochs=5), records(epochs=5), search.schedule(5))
     assert any("collapsed to 1 distinct" in alarm for alarm in alarms(collapsed))
 

@@ -119,6 +119,14 @@ def test_a_renamed_key_is_accepted_with_the_table_alone(places):
     )
 
 
+@pytest.mark.parametrize(("value", "same"), [(None, True), ([], True), (0.0, False), ([1.0], False), (False, False)])
+def test_a_new_version_may_leave_out_what_was_empty(places, value, same):
+    old, new = metrics(places[0], STEP | {"gap": value}), metrics(places[1], STEP)
+    assert first_difference(old, new) == "metrics.jsonl line 1, gap is missing in NEW"
+    assert (first_difference(old, new, left_out=frozenset({"gap"})) is None) == same
+    assert first_difference(new, old, left_out=frozenset({"gap"})) == "metrics.jsonl line 1, gap is missing in OLD"
+
+
 def test_a_key_left_out_by_the_table_is_left_out_in_both(places):
     old, new = metrics(places[0], STEP | {"d0": 1.0}), metrics(places[1], STEP | {"fresh": 2.0})
     assert first_difference(old, new, {"d0": None, "fresh": None}) is None
@@ -196,6 +204,7 @@ def test_the_table_has_what_is_compared_and_commands_change_by_it(monkeypatch):
 
 def test_names_are_a_matter_of_the_marker_where_there_is_one(monkeypatch, tmp_path):
     old, new = (Version(label, "", tmp_path / label, tmp_path) for label in ("OLD", "NEW"))
+    monkeypatch.setattr(same_results_versions, "NEW_NAMES_SINCE", None)
     assert [old.new_names, new.new_names] == [False, True]
     monkeypatch.setattr(same_results_versions, "NEW_NAMES_SINCE", "src/search.py")
     assert [old.new_names, new.new_names] == [False, False]

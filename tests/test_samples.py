@@ -158,10 +158,10 @@ TARGETS = {
 @pytest.mark.parametrize("name", TARGETS)
 def test_classes_of_targets_of_every_shape(name):
     targets, classes = TARGETS[name]
-    search = pa.ParticleAugment.improved(10, measure_size=6)
+    search = pa.ParticleAugment(pa.GapFilter(measure_size=6), epochs=10)
     expected = search.training_ids(classes)
     for given in (targets, targets.numpy(), targets.tolist(), list(targets)):
-        assert torch.equal(pa.ParticleAugment.improved(10, measure_size=6).training_ids(given), expected)
+        assert torch.equal(pa.ParticleAugment(pa.GapFilter(measure_size=6), epochs=10).training_ids(given), expected)
     for dataset in ((IMAGES, targets), Pictures(lambda i: (IMAGES[i], targets[i])), Pictures(None, targets=targets)):
         assert torch.equal(Samples(dataset).labels, classes)
         search.check_held_out(Samples(dataset).labels)
@@ -182,7 +182,7 @@ def test_classes_of_targets_of_every_shape(name):
 )
 def test_targets_without_classes(targets, error, message):
     with pytest.raises(error, match=message):
-        pa.ParticleAugment.improved(10).training_ids(targets)
+        pa.ParticleAugment(epochs=10).training_ids(targets)
 
 
 class Stream(IterableDataset):
@@ -254,7 +254,7 @@ def test_labels_that_a_search_was_told_are_not_read_again():
     given |= {"loss": torch.nn.CrossEntropyLoss(reduction="none"), "preprocess": lambda images: images / 255}
 
     def step(dataset):
-        search = pa.ParticleAugment.improved(3, measure_size=8)
+        search = pa.ParticleAugment(pa.GapFilter(measure_size=8), epochs=3)
         search.training_ids(labels)
         search.set_epoch(1)
         search.step(dataset=dataset, **given)

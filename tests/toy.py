@@ -1,5 +1,7 @@
 """A toy problem for loops of every framework: 48 images whose class is their brightest channel."""
 
+import inspect
+
 import torch
 from torch import nn
 
@@ -8,6 +10,8 @@ import particleaugment as pa
 LABELS = torch.arange(48) % 3
 IMAGES = torch.randint(0, 120, (48, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 IMAGES[torch.arange(48), LABELS] += 100
+
+SEARCH_SETTINGS = set(inspect.signature(pa.ParticleAugment).parameters) - {"filter"}
 
 cross_entropy = nn.CrossEntropyLoss(reduction="none")
 
@@ -35,8 +39,15 @@ def network():
 
 
 def search_of(**settings):
+    """A search by the paper's filter; settings of the filter and of the search together."""
     defaults = {"num_particles": 4, "nonzero": 2, "m": 4, "seed": 7, "clone_size": 24, "measure_size": 12}
-    return pa.ParticleAugment(**(defaults | settings))
+    return search_by(pa.PaperFilter, **(defaults | settings))
+
+
+def search_by(kind, **settings):
+    """A search by a filter of this class; settings of the filter and of the search together."""
+    own = {name: settings.pop(name) for name in list(settings) if name in SEARCH_SETTINGS}
+    return pa.ParticleAugment(kind(**settings), **own)
 
 
 def indexed():

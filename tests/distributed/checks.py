@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from particleaugment import Augment, ParticleAugment, ParticlePolicy
+from particleaugment import Augment, PaperFilter, ParticleAugment, ParticlePolicy
 from particleaugment.augment.transforms import PadCrop
 from particleaugment.data import epoch_permutation
 from particleaugment.data.digits import load_digits
@@ -142,7 +142,7 @@ def filter_steps(ranks):
     model = build_model("wrn-10-1", 10, SEED)
     trainee = trainee_of(ranks, model, batch=20)
     search = ParticleAugment(
-        num_particles=4, nonzero=2, seed=SEED, clone_size=60, measure_size=20, clone_epochs=2, eta=4.0
+        PaperFilter(num_particles=4, nonzero=2, clone_size=60, measure_size=20, clone_epochs=2, eta=4.0), seed=SEED
     )
     trainee.optimizer.param_groups[0]["lr"] = 0.01
     trainee.train(search.policy, torch.arange(COUNT), 0, progress=silent)
@@ -153,7 +153,7 @@ def filter_steps(ranks):
 
     before = everything()
     records = [search.step_with(trainee, trainee.samples.labels) for _ in range(2)]
-    state = fingerprint([search.state.particles, search.state.log_weights])
+    state = fingerprint(search.state_tensors())
     deltas = [record.delta for record in records]
     updates = sum(record.skip_reason is None for record in records)
     return updates, before == everything(), ranks.gather_texts(state), ranks.gather_texts(repr(deltas))

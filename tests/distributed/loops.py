@@ -27,7 +27,7 @@ def prints(*groups):
 
 
 def of(search):
-    return prints([search.state.particles, search.state.log_weights])[0]
+    return prints(search.state_tensors())[0]
 
 
 def everything(model, optimizer):
@@ -57,14 +57,17 @@ def filter_step(search, model, optimizer, world, **more):
 def measured(world, rank=0, wrap=lambda model: model):
     """What filter steps find on a given network, shared out or not; ranks differ in their statistics of batch norm."""
     found = {}
-    for name, search in {"clone": search_of(), "gap": pa.ParticleAugment.improved(5, seed=7, measure_size=11)}.items():
+    for name, search in {
+        "clone": search_of(),
+        "gap": pa.ParticleAugment(pa.GapFilter(measure_size=11), epochs=5, seed=7),
+    }.items():
         search.training_ids(LABELS)
         search.set_epoch(1)
         model = exact_network()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
         record = filter_step(search, wrap(model), optimizer, world)
-        found[name] = (record.delta, search.state.particles)
-    search, model = pa.ParticleAugment.improved(5, seed=7, measure_size=11), network()
+        found[name] = (record.delta, search.state.particles.particles)
+    search, model = pa.ParticleAugment(pa.GapFilter(measure_size=11), epochs=5, seed=7), network()
     model[1].running_mean += 0.3 * rank
     search.training_ids(LABELS)
     search.set_epoch(1)

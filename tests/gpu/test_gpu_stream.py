@@ -46,8 +46,8 @@ def test_fused_pipelines_give_the_cpus_input(jitter):
     assert not isinstance(fused.training, TorchPipeline)
     images = torch.randint(0, 256, (count, 3, size, size), dtype=torch.uint8)
     ids = torch.arange(100, 100 + count)
-    settings = pa.FilterSettings(num_particles=4)
-    particles = settings.policy(settings.initial_state(seed=0))
+    settings = pa.PaperFilter(num_particles=4)
+    particles = settings.policy(settings.init(0, pa.OPS))
     for policy in (pa.RandAugment(n=3, m=9), particles):
         for pipeline in (fused.training, plain.training):
             pipeline.set_policy(policy)
@@ -66,8 +66,8 @@ def test_fused_pipelines_give_the_cpus_input(jitter):
 
 def test_training_measuring_and_evaluating_as_on_a_cpu(folder):
     losses = {}
-    settings = pa.FilterSettings(num_particles=4)
-    policy = settings.policy(settings.initial_state(seed=0))
+    settings = pa.PaperFilter(num_particles=4)
+    policy = settings.policy(settings.init(0, pa.OPS))
     for device in ("cpu", "cuda"):
         assignments = [f"data_dir={folder}", f"device={device}", "compile=false", *TINY]
         parts = build(override(get_recipe("imagenet-resnet50", "paper"), assignments), print)

@@ -75,7 +75,7 @@ def test_training_batches_are_augmented_and_validation_batches_are_not(tmp_path)
 
 
 def test_the_improved_search_trains_on_what_is_not_held_out(tmp_path):
-    search, module = pa.ParticleAugment.improved(epochs=3, seed=7, measure_size=12), Module()
+    search, module = pa.ParticleAugment(pa.GapFilter(measure_size=12), epochs=3, seed=7), Module()
     kept = search.training_ids(LABELS)
     train = DataLoader(Subset(indexed(), kept.tolist()), batch_size=12)
     with pytest.raises(ValueError, match="a data set of 36 samples, whose labels are not the 48"):
@@ -243,7 +243,7 @@ def test_only_a_search_is_taken():
 
 def test_a_checkpoint_of_another_search_is_refused():
     callback = ParticleAugmentCallback(search_of())
-    with pytest.raises(ValueError, match="the saved search has other seed"):
+    with pytest.raises(ValueError, match="the saved search has another seed"):
         callback.load_state_dict(ParticleAugmentCallback(search_of(seed=8)).state_dict())
 
 

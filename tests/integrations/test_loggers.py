@@ -13,6 +13,7 @@ from toy import network, search_of, step
 import particleaugment as pa
 from particleaugment.report.loggers import SearchLogger, heat_map, search_figures, search_metrics
 from particleaugment.report.tensorboard import EventWriter
+from particleaugment.search.particles import ParticleRecord
 
 
 def stepped(steps=2):
@@ -119,7 +120,7 @@ def test_a_step_without_a_measurement_logs_what_there_is():
     lost = replace(record, delta=(float("nan"),) * 4, skip_reason="not finite")
     assert search_figures(search, lost).keys() == {"policy/heat_map"}
     assert search_metrics(search, lost)["filter/skipped"] == 1.0
-    unmeasured = replace(record, d0=None, delta=(), standard_error=())
+    unmeasured = ParticleRecord(step=1, effective_sample_size=4.0, ops_per_image=0.5)
     assert search_figures(search, unmeasured).keys() == {"policy/heat_map"}
     assert "filter/d0" not in search_metrics(search, unmeasured)
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import particleaugment as pa
 from particleaugment.cli.main import app
 from particleaugment.core import semantics
-from particleaugment.policies.exports import _repetitions, _timm_step, _torchvision_step, export, static
+from particleaugment.policies.exports import _repetitions, _timm_step, _torchvision_step, export
 from particleaugment.policies.schedule import ScheduleStep
 from particleaugment.report.summary import leading_ops
 
@@ -33,7 +33,7 @@ def lists_in(text):
 
 def test_particles_become_weighted_sub_policies_exactly():
     policy = sparse_particles()
-    exported, lost = static(policy)
+    exported, lost = policy.static()
     assert lost == []
     assert exported.weights == tuple(policy.weights.tolist())
     assert len(exported.sub_policies) == 6
@@ -64,7 +64,7 @@ def test_json_is_a_policy_file(tmp_path):
         exported = export(policy, "json")
         assert exported.lost == NOTHING
         (tmp_path / name).write_text(exported.text)
-        assert pa.load_policy(tmp_path / name) == static(policy)[0]
+        assert pa.load_policy(tmp_path / name) == policy.static()[0]
         again = export(pa.load_policy(tmp_path / name), "json")
         assert again.text == exported.text, "what is exported once is exported the same again"
 
@@ -73,29 +73,29 @@ def test_of_a_schedule_the_last_policy_is_kept():
     low, high = torch.full((2, 15), 0.25), torch.full((2, 15), 0.75)
     steps = (ScheduleStep(1, low, torch.ones(2)), ScheduleStep(4, high, torch.ones(2)))
     for schedule in (pa.Schedule(steps, epochs=5), pa.Schedule(steps, epochs=5).rescaled(50)):
-        policy, lost = static(schedule)
+        policy, lost = schedule.static()
         assert {p for row in policy.sub_policies for _, p, _ in row} == {0.75}
         assert lost == ["the schedule (2 policies over the epochs; this is the last)"]
-    assert static(pa.Schedule(steps[:1], epochs=5))[1] == []
+    assert pa.Schedule(steps[:1], epochs=5).static()[1] == []
 
 
 def test_of_a_schedule_any_epochs_policy_can_be_had():
     high, low = torch.full((2, 15), 0.75), torch.full((2, 15), 0.05)
     steps = (ScheduleStep(1, high, torch.ones(2)), ScheduleStep(4, low, torch.ones(2)))
     for schedule, early in ((pa.Schedule(steps, epochs=5), 3), (pa.Schedule(steps, epochs=5).rescaled(50), 30)):
-        policy, lost = static(schedule, early)
+        policy, lost = schedule.static(early)
         assert {p for row in policy.sub_policies for _, p, _ in row} == {0.75}
         assert lost == [f"the schedule (2 policies over the epochs; this is that of epoch {early})"]
-        said = "this is the last, with 0.70 ops an image; epoch 1 had 10.50"
-        assert static(schedule)[1] == [f"the schedule (2 policies over the epochs; {said})"]
+        said = "this is the last, with 0.70 ops per image; epoch 1 had 10.50"
+        assert schedule.static()[1] == [f"the schedule (2 policies over the epochs; {said})"]
     with pytest.raises(ValueError, match="the schedule has the epochs 1 to 5, got 6"):
-        static(pa.Schedule(steps, epochs=5), 6)
+        pa.Schedule(steps, epochs=5).static(6)
     with pytest.raises(ValueError, match="this policy is the same in every epoch; leave the epoch out"):
         export(pa.parse("trivial"), "timm", 3)
 
 
 def test_the_random_order_is_lost():
-    assert static(sparse_particles("random"))[1] == ["the random order of the ops (theirs is fixed)"]
+    assert sparse_particles("random").static()[1] == ["the random order of the ops (theirs is fixed)"]
 
 
 # For timm.

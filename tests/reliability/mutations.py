@@ -15,7 +15,6 @@ import torch
 from hypothesis import strategies as st
 
 import particleaugment as pa
-from particleaugment import filter as pf
 from particleaugment.policies.base import document, load
 from particleaugment.recipes import get_recipe
 from particleaugment.report.metrics import alarms, history
@@ -46,9 +45,11 @@ def filter_record(step: int) -> dict[str, Any]:
 
 def search() -> pa.ParticleAugment:
     """A search that has taken two steps."""
-    made = pa.ParticleAugment(num_particles=3, nonzero=2, m=3, ops=("Identity", "Rotate", "Color", "Invert"))
+    made = pa.ParticleAugment(
+        pa.PaperFilter(num_particles=3, nonzero=2, m=3), ops=("Identity", "Rotate", "Color", "Invert")
+    )
     for epoch in (1, 2):
-        made.state = pf.transition(made.state, sigma=0.05, velocity=0.0, seed=0, step=epoch)
+        made.state = made.filter.moved(made.state)
         made._history.append((epoch + 1, made.state))
     return made
 

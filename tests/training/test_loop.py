@@ -14,8 +14,7 @@ import particleaugment as pa
 from particleaugment.data import epoch_permutation
 from particleaugment.models import build_model
 from particleaugment.recipes.presets import PRESETS
-from particleaugment.search import search as search_module
-from particleaugment.search.search import filter_step
+from particleaugment.search import paper
 from particleaugment.trainee.eager import EagerTrainee
 from particleaugment.training import loop
 from particleaugment.training.config import ConfigError
@@ -158,17 +157,17 @@ def test_the_searchs_step_in_a_run_is_the_filters(tiny, no_report, tmp_path):
     session = session_of(tmp_path / "run", "epochs=2")
     start = session.search.state
     measured = []
-    probe = search_module.probe
+    probe = paper.probe
 
     def noting(*arguments, **keywords):
         measured.append(probe(*arguments, **keywords))
         return measured[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search_module, "probe", noting)
+        patch.setattr(paper, "probe", noting)
         loop.train(session)
-    settings = session.config.filter_settings()
-    expected, record = filter_step(start, settings, lambda policy: measured[0], seed=0, step=1)
+    filter = session.search.filter
+    expected, record = filter.update(filter.moved(start), measured[0])
     assert session.search.state == expected
     logged = timeless(tmp_path / "run")[1]
     assert logged["d0"] == record.d0

@@ -241,9 +241,9 @@ def test_fixed_policies_draw_from_the_ops_of_the_configuration(policy):
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
-        ("autoaugment-cifar10", "ops cannot be changed for policy=autoaugment-cifar10, which names its ops itself"),
-        ("v0r-mstd0.5", "ops cannot be changed for policy=v0r-mstd0.5, which names its ops itself"),
-        ("rand-m9-tweights", "ops cannot be changed for policy=rand-m9-tweights, which has weights for timm's ops"),
+        ("autoaugment-cifar10", "policy=autoaugment-cifar10 cannot draw from these ops: it names its ops itself"),
+        ("v0r-mstd0.5", "policy=v0r-mstd0.5 cannot draw from these ops: it names its ops itself"),
+        ("rand-m9-tweights", "policy=rand-m9-tweights cannot draw from these ops: it has weights for timm's ops"),
         ("schedule:a.json", "ops cannot be changed for policy=schedule:a.json: its file names them; leave ops out"),
         ("file:a.json", "ops cannot be changed for policy=file:a.json: its file names them; leave ops out"),
     ],

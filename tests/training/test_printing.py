@@ -126,7 +126,7 @@ def test_summary_numbers(tmp_path):
     for record in records:
         run.append_metrics(record)
     console = Console(file=io.StringIO(), width=200)
-    print_summary(run, pa.ParticleAugment(num_particles=4).policy, console)
+    print_summary(run, pa.ParticleAugment(pa.PaperFilter(num_particles=4)).policy, console)
     text = console.file.getvalue()
     assert re.search(r"last epoch\D*80\.00 %", text)
     assert re.search(r"not a result\)\D*90\.00 % in epoch 1", text)

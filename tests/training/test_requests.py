@@ -38,7 +38,7 @@ def refuse(path, *arguments, code):
         (["--set", "epochs=x"], "epochs takes a whole number, got 'x'"),
         (["--set", "clone_size=50", "--set", "measure_size=11"], "subsets of 50 + 11 samples do not fit into 60"),
         (["--set", "clone_size=0.001"], "holds no sample"),
-        (["--set", "clone_size=1"], "clone_size must be at least 2 with measure=clone"),
+        (["--set", "clone_size=1"], "clone_size must be at least 2: batch norm"),
         (["--set", "clone_size=0.02"], "the search does not suit the data: clone_size=0.02 gives the clone a single"),
         (["--set", "data=digitz"], "there is no data set 'digitz'"),
         (["--set", "model=wrn-11-1"], "depth must be 6k + 4"),
@@ -62,7 +62,7 @@ def test_requests_that_are_not_valid(monkeypatch, few_digits, tmp_path, argument
 @pytest.mark.parametrize(("change", "message"), [({"version": 9}, "version 9"), ({"ops": ["Swirl"] * 15}, "Swirl")])
 def test_a_schedule_of_another_version_or_op_set(tiny, tmp_path, change, message):
     file = tmp_path / "policy.json"
-    pa.ParticleAugment(num_particles=2, nonzero=1).schedule(3).save(file)
+    pa.ParticleAugment(pa.PaperFilter(num_particles=2, nonzero=1)).schedule(3).save(file)
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
     assert message in refuse(tmp_path / "run", "--set", f"policy=schedule:{file}", code=2)
     assert not (tmp_path / "run").exists()

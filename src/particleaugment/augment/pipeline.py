@@ -17,8 +17,7 @@ from particleaugment.augment.transforms import HorizontalFlip, Normalize, PadCro
 from particleaugment.core.ops import check_size
 from particleaugment.core.program import Program
 from particleaugment.executors.fused import OUTPUTS, LaunchParameters, launch
-from particleaugment.policies import ParticlePolicy, Policy
-from particleaugment.policies.base import ops_of
+from particleaugment.policies import Policy
 from particleaugment.policies.tables import Draw, DrawTables
 
 __all__ = ["FusedPipeline", "fusable"]
@@ -83,7 +82,7 @@ class FusedPipeline:
         """Change the policy; tables of the same shape are overwritten in place, so that captured graphs see them."""
         if policy is self.policy:
             return
-        check_size(ops_of(policy), self.size)
+        check_size(policy.ops, self.size)
         self.policy = policy
         plan = policy.tables(self.size)
         old = self._plan
@@ -162,8 +161,6 @@ class FusedPipeline:
         assert self.policy is not None
         if particle is None:
             return self.policy.sample(ids, self.epoch, self.seed, self.size)
-        if not isinstance(self.policy, ParticlePolicy):
-            raise ValueError(f"a policy of kind {self.policy.kind!r} has no particles to choose")
         return self.policy.sample_particle(particle, ids, self.epoch, self.seed, self.size)
 
     def _always_on(

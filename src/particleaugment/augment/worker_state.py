@@ -8,7 +8,6 @@ stopped.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import torch
@@ -17,7 +16,6 @@ from torch import Tensor
 from torch.utils.data import get_worker_info
 
 from particleaugment.policies.base import Policy
-from particleaugment.policies.particles import ParticlePolicy
 from particleaugment.util.shared_memory import sharing
 
 __all__ = ["LiveState"]
@@ -76,13 +74,14 @@ class LiveState:
 
     @policy.setter
     def policy(self, policy: Policy) -> None:
-        if self._block is None or _form(policy) != _form(self._policy):
+        numbers = policy.numbers()
+        if self._block is None or numbers is None or not _same_form(self._policy, policy, numbers):
             self._numbers[_GENERATION] += 1
             self._install(policy)
             return
         # An odd version says that the block is being written.
         self._numbers[_VERSION] += 1
-        self._block.copy_(_packed(policy))
+        self._block.copy_(numbers)
         self._numbers[_VERSION] += 1
         self._policy, self._version = policy, int(self._numbers[_VERSION])
 
@@ -116,7 +115,8 @@ class LiveState:
     def _install(self, policy: Policy) -> None:
         self._policy = policy
         self._generation, self._version = int(self._numbers[_GENERATION]), int(self._numbers[_VERSION])
-        self._block = _packed(policy).share_memory_() if isinstance(policy, ParticlePolicy) else None
+        numbers = policy.numbers()
+        self._block = None if numbers is None else numbers.share_memory_()
 
     def _refresh(self) -> None:
         assert self._block is not None
@@ -125,7 +125,7 @@ class LiveState:
             block = self._block.clone()
             if before % 2 == 0 and int(self._numbers[_VERSION]) == before:
                 break
-        self._policy = dataclasses.replace(self._policy, particles=block[:, :-1], weights=block[:, -1])  # type: ignore[type-var]
+        self._policy = self._policy.with_numbers(block)
         self._version = before
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LiveState:
@@ -143,13 +143,8 @@ class LiveState:
                 tensor.share_memory_()
 
 
-def _form(policy: Policy) -> tuple[Any, ...]:
-    """Everything but the numbers: policies of one form can take each other's place in the shared block."""
-    if not isinstance(policy, ParticlePolicy):
-        return ()
-    return policy.particles.shape, policy.m, policy.semantics, policy.order, policy.ops, policy.resample
-
-
-def _packed(policy: Policy) -> Tensor:
-    assert isinstance(policy, ParticlePolicy)
-    return torch.cat([policy.particles, policy.weights.unsqueeze(1)], 1)
+def _same_form(old: Policy, new: Policy, numbers: Tensor) -> bool:
+    """Whether policies differ in their numbers alone, so that the new one can take the old one's place in the block."""
+    block = old.numbers()
+    same_kind = type(old) is type(new) and block is not None and block.shape == numbers.shape
+    return same_kind and old.with_numbers(numbers) == new

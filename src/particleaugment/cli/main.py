@@ -142,11 +142,11 @@ def policy_show(
 ) -> None:
     """Print a policy file's policy in a few lines."""
     with _clear_errors():
-        from particleaugment.policies import Schedule, load
+        from particleaugment.policies import load
         from particleaugment.report.summary import leading_ops
 
         policy = load(file / "policy.json" if file.is_dir() else file)
-        if epoch is not None and isinstance(policy, Schedule):
+        if epoch is not None:
             policy = policy.at_or_last(epoch)
         console = Output()
         console.print(repr(policy))

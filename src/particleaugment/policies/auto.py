@@ -118,6 +118,15 @@ class AutoAugment(Policy):
         """The ops to draw from."""
         return self.sub_policies.ops
 
+    @property
+    def inclusion(self) -> dict[str, float]:
+        """How often each op is applied to an image, on average."""
+        return self.sub_policies.inclusion
+
+    def static(self, epoch: int | None = None) -> tuple[Policy, list[str]]:
+        """Return the explicit list; see :meth:`Policy.static`."""
+        return self.sub_policies.static(epoch)
+
     def sample(
         self, ids: Tensor, epoch: int | Tensor = 0, seed: int | Tensor = 0, size: tuple[int, int] = (32, 32)
     ) -> Program:

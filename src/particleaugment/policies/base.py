@@ -21,7 +21,7 @@ from particleaugment.policies.tables import DrawTables
 from particleaugment.util.hints import nearest_name
 from particleaugment.util.strict_json import JSONError, clipped, parse_json, read_file
 
-__all__ = ["FORMAT", "VERSION", "Policy", "from_dict", "load", "ops_of"]
+__all__ = ["FORMAT", "VERSION", "Policy", "from_dict", "load"]
 
 FORMAT = "particleaugment-policy"
 VERSION = 1
@@ -44,6 +44,8 @@ class Policy(ABC):
 
     __slots__ = ()
     kind: ClassVar[str]
+    learned: ClassVar[bool] = False
+    """Whether a search learns policies of this kind, so that reports chart its ops by epoch."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -73,9 +75,84 @@ class Policy(ABC):
         """
         return None
 
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """Names of the ops that it draws from."""
+        return ()
+
+    @property
+    def inclusion(self) -> dict[str, float]:
+        """How often each op is applied to an image, on average; empty where that has no closed form."""
+        return {}
+
+    @property
+    def ops_per_image(self) -> float:
+        """Mean number of ops applied to an image, Identity not counted."""
+        return sum(share for name, share in self.inclusion.items() if name != "Identity")
+
+    @property
+    def distinct(self) -> int | None:
+        """How many different particles it has, to three decimals; None for a policy without particles."""
+        return None
+
+    def with_ops(self, ops: tuple[str, ...]) -> Policy:
+        """Return the policy with other ops to draw from, or raise a ValueError where its ops are a part of it."""
+        raise ValueError("it names its ops itself; leave ops out")
+
     def at(self, epoch: int) -> Policy:
         """Return the policy of an epoch, counted from 1: itself, unless it is a schedule."""
         return self
+
+    def at_or_last(self, epoch: int | None) -> Policy:
+        """Return the policy of an epoch that a schedule has, or the last one if it is None."""
+        if epoch is not None:
+            raise ValueError("this policy is the same in every epoch; leave the epoch out")
+        return self
+
+    def rescaled(self, epochs: int) -> Policy:
+        """Return the policy for a run of so many epochs: itself, unless it is a schedule."""
+        return self
+
+    def moments(self, epochs: int) -> list[tuple[str, Policy]]:
+        """Return the policies to show of a run of so many epochs, each with its title."""
+        return [(self.kind, self)]
+
+    def static(self, epoch: int | None = None) -> tuple[Policy, list[str]]:
+        """Return the closest policy that other libraries know, and what that loses, in noun phrases.
+
+        They know Identity, RandAugment, TrivialAugment and weighted sub-policies.
+
+        Args:
+            epoch: Of a schedule, which epoch; the last if None.
+        """
+        return self.at_or_last(epoch), []
+
+    def sample_particle(
+        self,
+        particle: Tensor,
+        ids: Tensor,
+        epoch: int | Tensor = 0,
+        seed: int | Tensor = 0,
+        size: tuple[int, int] = (32, 32),
+    ) -> Program:
+        """Draw the programs of some samples under given particles, with the uniforms that ``sample`` would use.
+
+        Args:
+            particle: Number of the particle of each sample, int64 ``[B]``.
+            ids: Sample ids, int64 ``[B]``; ``epoch``, ``seed`` and ``size`` are as in :meth:`sample`.
+            epoch: See :meth:`sample`.
+            seed: See :meth:`sample`.
+            size: See :meth:`sample`.
+        """
+        raise ValueError(f"a policy of kind {self.kind!r} has no particles to choose")
+
+    def numbers(self) -> Tensor | None:
+        """Return what a search changes, as one tensor that worker processes share; None if nothing changes."""
+        return None
+
+    def with_numbers(self, numbers: Tensor) -> Policy:
+        """Return the policy with other :meth:`numbers` of the same shape."""
+        raise ValueError(f"a policy of kind {self.kind!r} has no numbers to change")
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
@@ -97,11 +174,6 @@ class Policy(ABC):
         if not isinstance(policy, cls):
             raise ValueError(f"{path} holds a policy of kind {policy.kind!r}, not {cls.kind!r}; use load_policy")
         return policy
-
-
-def ops_of(policy: Policy) -> tuple[str, ...]:
-    """Return the names of the ops that a policy draws from."""
-    return tuple(getattr(policy, "ops", ()))
 
 
 def document(policy: Policy) -> str:

@@ -5,21 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
+from functools import singledispatch
 from typing import Any, NamedTuple
 
 from particleaugment.core.ops import OPS, Kind, lookup
 from particleaugment.policies.auto import PUBLISHED, AutoAugment
 from particleaugment.policies.base import Policy, document, get_semantics
 from particleaugment.policies.parse import _TIMM_WEIGHTS, TIMM_OPS, parse
-from particleaugment.policies.particles import ParticlePolicy
 from particleaugment.policies.rand import Identity, RandAugment
-from particleaugment.policies.schedule import Schedule
 from particleaugment.policies.snippets import TIMM_SNIPPET, TORCHVISION_SNIPPET
 from particleaugment.policies.subpolicies import SubPolicies, SubPolicy
 from particleaugment.policies.trivial import TrivialAugment
 from particleaugment.util.hints import nearest_name
 
-__all__ = ["TARGETS", "Export", "export", "static"]
+__all__ = ["TARGETS", "Export", "export"]
 
 _COUNTS = 1000  # timm draws sub-policies uniformly: weights become repetitions, this many in all
 _SIZE = (32, 32)  # for semantics that count in pixels
@@ -60,51 +59,10 @@ def export(policy: Policy, to: str, epoch: int | None = None) -> Export:
     if to not in TARGETS:
         hint = nearest_name(to, TARGETS) or f"; the targets are {', '.join(TARGETS)}"
         raise ValueError(f"a policy cannot be exported to {to!r}{hint}")
-    fixed, lost = static(policy, epoch)
+    fixed, lost = policy.static(epoch)
     text, more = TARGETS[to](fixed)
     losses = [*lost, *more]
     return Export(text, f"Lost: {'; '.join(losses)}." if losses else "Nothing is lost.")
-
-
-def static(policy: Policy, epoch: int | None = None) -> tuple[Policy, list[str]]:
-    """Return a policy as sub-policies where it learned or is made of them, and what that loses.
-
-    A particle becomes a sub-policy drawn by its weight, so a set of particles is expressed exactly.
-    """
-    lost = []
-    if isinstance(policy, Schedule):
-        if len(policy.steps) > 1:
-            lost.append(f"the schedule ({len(policy.steps)} policies over the epochs; {_which(policy, epoch)})")
-        policy = policy.at_or_last(epoch)
-    elif epoch is not None:
-        raise ValueError("this policy is the same in every epoch; leave the epoch out")
-    if isinstance(policy, AutoAugment):
-        policy = policy.sub_policies
-    if isinstance(policy, ParticlePolicy):
-        if policy.order == "random":
-            lost.append("the random order of the ops (theirs is fixed)")
-        policy = _particles_as_sub_policies(policy)
-    return policy, lost
-
-
-def _which(schedule: Schedule, epoch: int | None) -> str:
-    """Say which policy of a schedule was taken, and where there was most augmentation if it is not that."""
-    last = schedule.replay_epochs or schedule.epochs
-    chosen = "this is the last" if epoch is None else f"this is that of epoch {epoch}"
-    here = schedule.at_or_last(epoch).ops_per_image
-    density = {epoch: schedule.at(epoch).ops_per_image for epoch in range(1, last + 1, 1 + last // 200)}
-    densest = max(density, key=lambda epoch: density[epoch])
-    if here > 0.5 * density[densest]:
-        return chosen
-    return f"{chosen}, with {here:.2f} ops an image; epoch {densest} had {density[densest]:.2f}"
-
-
-def _particles_as_sub_policies(policy: ParticlePolicy) -> SubPolicies:
-    rows = [
-        tuple((name, p, policy.m) for name, p in zip(policy.ops, particle) if p > 0 and name != "Identity")
-        for particle in policy.particles.tolist()
-    ]
-    return SubPolicies(tuple(rows), policy.semantics, 0.0, policy.resample, tuple(policy.weights.tolist()))
 
 
 def _json(policy: Policy) -> tuple[str, list[str]]:
@@ -114,17 +72,25 @@ def _json(policy: Policy) -> tuple[str, list[str]]:
 # timm.
 
 
+@singledispatch
 def _timm(policy: Policy) -> tuple[str, list[str]]:
-    if isinstance(policy, Identity):
-        raise ValueError("the policy does nothing to an image: leave timm's --aa out")
-    if isinstance(policy, TrivialAugment):
-        lost = ["the op set (timm's lacks Identity and adds Invert and SolarizeAdd)", "the 31 steps of the level"]
-        lost += ["the wide ranges of the arguments"] if policy.space == "wide" else []
-        lost += _unknown_ops(policy.ops)
-        return f"rand-m10-n{policy.n}-p1-mstd101-inc1\n", lost
-    if isinstance(policy, RandAugment):
-        return _timm_rand(policy)
-    assert isinstance(policy, SubPolicies)
+    raise _not_portable(policy)
+
+
+@_timm.register
+def _(policy: Identity) -> tuple[str, list[str]]:
+    raise ValueError("the policy does nothing to an image: leave timm's --aa out")
+
+
+@_timm.register
+def _(policy: TrivialAugment) -> tuple[str, list[str]]:
+    lost = ["the op set (timm's lacks Identity and adds Invert and SolarizeAdd)", "the 31 steps of the level"]
+    lost += ["the wide ranges of the arguments"] if policy.space == "wide" else []
+    return f"rand-m10-n{policy.n}-p1-mstd101-inc1\n", lost + _unknown_ops(policy.ops)
+
+
+@_timm.register
+def _(policy: SubPolicies) -> tuple[str, list[str]]:
     for head in ("original", "originalr", "v0", "v0r"):
         text = head + (f"-mstd{_decimal(policy.m_std)}" if policy.m_std else "")
         if not math.isinf(policy.m_std) and parse(text) == policy:
@@ -132,7 +98,8 @@ def _timm(policy: Policy) -> tuple[str, list[str]]:
     return _timm_list(policy)
 
 
-def _timm_rand(policy: RandAugment) -> tuple[str, list[str]]:
+@_timm.register
+def _(policy: RandAugment) -> tuple[str, list[str]]:
     top = get_semantics(policy.semantics).top
     scale = 10 / top
     level, spread = round(policy.m * scale), policy.m_std * scale
@@ -239,20 +206,29 @@ def _closest_string(policy: SubPolicies) -> str:
 # torchvision.
 
 
+@singledispatch
 def _torchvision(policy: Policy) -> tuple[str, list[str]]:
-    if isinstance(policy, Identity):
-        return _expression("Identity()"), []
-    if isinstance(policy, TrivialAugment):
-        published = {*policy.ops} == {*TrivialAugment().ops}
-        lost = [] if published else ["the op set (torchvision's is the published one)"]
-        lost += [] if policy.space == "wide" else ["the standard ranges of the arguments (torchvision's are wide)"]
-        lost += ["the random resampling filter"] if policy.resample == "random" else []
-        lost += _unknown_ops(policy.ops)
-        call = "TrivialAugmentWide(interpolation=InterpolationMode.BILINEAR)"
-        return _expression(call if policy.n == 1 else f"Compose([v2.{call}] * {policy.n})"), lost
-    if isinstance(policy, RandAugment):
-        return _torchvision_rand(policy)
-    assert isinstance(policy, SubPolicies)
+    raise _not_portable(policy)
+
+
+@_torchvision.register
+def _(policy: Identity) -> tuple[str, list[str]]:
+    return _expression("Identity()"), []
+
+
+@_torchvision.register
+def _(policy: TrivialAugment) -> tuple[str, list[str]]:
+    published = {*policy.ops} == {*TrivialAugment().ops}
+    lost = [] if published else ["the op set (torchvision's is the published one)"]
+    lost += [] if policy.space == "wide" else ["the standard ranges of the arguments (torchvision's are wide)"]
+    lost += ["the random resampling filter"] if policy.resample == "random" else []
+    call = "TrivialAugmentWide(interpolation=InterpolationMode.BILINEAR)"
+    text = _expression(call if policy.n == 1 else f"Compose([v2.{call}] * {policy.n})")
+    return text, lost + _unknown_ops(policy.ops)
+
+
+@_torchvision.register
+def _(policy: SubPolicies) -> tuple[str, list[str]]:
     for name in PUBLISHED:
         if name != "v0" and policy == AutoAugment(name).sub_policies:
             member = f"AutoAugmentPolicy.{name.upper()}"
@@ -260,7 +236,8 @@ def _torchvision(policy: Policy) -> tuple[str, list[str]]:
     return _torchvision_list(policy)
 
 
-def _torchvision_rand(policy: RandAugment) -> tuple[str, list[str]]:
+@_torchvision.register
+def _(policy: RandAugment) -> tuple[str, list[str]]:
     top = get_semantics(policy.semantics).top
     magnitude = min(30, round(policy.m / top * 30))
     sentences = {
@@ -325,6 +302,11 @@ def _converted(
     if any(get_semantics(policy.semantics).rule(name).pixels for name in policy.ops if name not in dropped):
         lost.append(f"translations in pixels, which become their part of {_SIZE[0]}")
     return rows, lost
+
+
+def _not_portable(policy: Policy) -> ValueError:
+    known = "Identity, RandAugment, TrivialAugment or SubPolicies"
+    return ValueError(f"a policy of kind {policy.kind!r} cannot be exported: its static() must return {known}")
 
 
 def _unknown_ops(names: tuple[str, ...]) -> list[str]:

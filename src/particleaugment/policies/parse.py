@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import replace
 
 from particleaugment.core.ops import AUTHORS_OPS
 from particleaugment.policies.auto import PUBLISHED, AutoAugment, published
@@ -104,14 +103,8 @@ def with_ops(policy: Policy, text: str, ops: tuple[str, ...]) -> Policy:
     >>> with_ops(parse("trivial"), "trivial", ("Rotate", "Color")).ops
     ('Rotate', 'Color')
     """
-    if isinstance(policy, Identity):
-        return policy
-    if not isinstance(policy, (RandAugment, TrivialAugment)):
-        raise ValueError(f"ops cannot be changed for policy={text}, which names its ops itself; leave ops out")
-    if isinstance(policy, RandAugment) and policy.op_weights is not None:
-        raise ValueError(f"ops cannot be changed for policy={text}, which has weights for timm's ops; leave ops out")
     try:
-        return replace(policy, ops=ops)
+        return policy.with_ops(ops)
     except (TypeError, ValueError) as error:
         raise ValueError(f"policy={text} cannot draw from these ops: {error}") from None
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,6 +27,7 @@ from particleaugment.policies.base import (
     places,
 )
 from particleaugment.policies.rand import _indices
+from particleaugment.policies.subpolicies import SubPolicies
 from particleaugment.policies.tables import Draw, DrawTables, both_signs
 
 __all__ = ["ParticlePolicy"]
@@ -66,6 +68,7 @@ class ParticlePolicy(Policy):
     _on_device: dict[torch.device, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False)
 
     kind: ClassVar[str] = "particles"
+    learned: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         mapping = get_semantics(self.semantics)
@@ -111,15 +114,7 @@ class ParticlePolicy(Policy):
         seed: int | Tensor = 0,
         size: tuple[int, int] = (32, 32),
     ) -> Program:
-        """Draw the programs of some samples under given particles, with the uniforms that ``sample`` would use.
-
-        Args:
-            particle: Number of the particle of each sample, int64 ``[B]``.
-            ids: Sample ids, int64 ``[B]``; ``epoch``, ``seed`` and ``size`` are as in :meth:`sample`.
-            epoch: See :meth:`sample`.
-            seed: See :meth:`sample`.
-            size: See :meth:`sample`.
-        """
+        """Draw the programs of some samples under given particles; see :meth:`Policy.sample_particle`."""
         particles, _ = self._constants(ids.device)
         return self._program(self._draws(ids, epoch, seed), particles.index_select(0, particle.to(ids.device)), size)
 
@@ -181,6 +176,29 @@ class ParticlePolicy(Policy):
     def inclusion(self) -> dict[str, float]:
         """Probability with which each op is applied to an image, over all particles."""
         return dict(zip(self.ops, (self.weights @ self.particles).tolist()))
+
+    @property
+    def distinct(self) -> int:
+        """How many different particles it has, to three decimals."""
+        return len(np.unique(self.particles.numpy().round(3), axis=0))
+
+    def static(self, epoch: int | None = None) -> tuple[Policy, list[str]]:
+        """Return a sub-policy per particle, drawn by its weight, which is exact; see :meth:`Policy.static`."""
+        self.at_or_last(epoch)
+        rows = [
+            tuple((name, p, self.m) for name, p in zip(self.ops, particle) if p > 0 and name != "Identity")
+            for particle in self.particles.tolist()
+        ]
+        lost = ["the random order of the ops (theirs is fixed)"] if self.order == "random" else []
+        return SubPolicies(tuple(rows), self.semantics, 0.0, self.resample, tuple(self.weights.tolist())), lost
+
+    def numbers(self) -> Tensor:
+        """Return particles and weights; see :meth:`Policy.numbers`."""
+        return torch.cat([self.particles, self.weights.unsqueeze(1)], 1)
+
+    def with_numbers(self, numbers: Tensor) -> Self:
+        """Return the policy with other particles and weights; see :meth:`Policy.with_numbers`."""
+        return replace(self, particles=numbers[:, :-1], weights=numbers[:, -1])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the policy as plain JSON data."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar, Self
 
@@ -43,7 +43,10 @@ class Identity(Policy):
     """
 
     kind: ClassVar[str] = "identity"
-    ops: ClassVar[tuple[str, ...]] = ()
+
+    def with_ops(self, ops: tuple[str, ...]) -> Self:
+        """Return itself: it draws from no ops."""
+        return self
 
     def sample(
         self, ids: Tensor, epoch: int | Tensor = 0, seed: int | Tensor = 0, size: tuple[int, int] = (32, 32)
@@ -122,6 +125,17 @@ class RandAugment(Policy):
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+
+    @property
+    def inclusion(self) -> dict[str, float]:
+        """How often each op is applied to an image, on average; empty with ``op_weights``."""
+        return {} if self.op_weights is not None else dict.fromkeys(self.ops, self.n * self.p / len(self.ops))
+
+    def with_ops(self, ops: tuple[str, ...]) -> Self:
+        """Return the policy with other ops; see :meth:`Policy.with_ops`."""
+        if self.op_weights is not None:
+            raise ValueError("it has weights for timm's ops; leave ops out")
+        return replace(self, ops=ops)
 
     def sample(
         self, ids: Tensor, epoch: int | Tensor = 0, seed: int | Tensor = 0, size: tuple[int, int] = (32, 32)

@@ -66,6 +66,7 @@ class Schedule(Policy):
     _policies: tuple[ParticlePolicy, ...] = field(init=False)
 
     kind: ClassVar[str] = "schedule"
+    learned: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not self.steps:
@@ -101,6 +102,43 @@ class Schedule(Policy):
         if epoch is not None and not 1 <= epoch <= last:
             raise ValueError(f"the schedule has the epochs 1 to {last}, got {epoch}")
         return self.at(last if epoch is None else epoch)
+
+    @property
+    def inclusion(self) -> dict[str, float]:
+        """How often each op is applied to an image at the end."""
+        return self.at_or_last(None).inclusion
+
+    @property
+    def ops_per_image(self) -> float:
+        """Mean number of ops applied to an image at the end, Identity not counted."""
+        return self.at_or_last(None).ops_per_image
+
+    @property
+    def distinct(self) -> int:
+        """How many different particles it has at the end."""
+        return self.at_or_last(None).distinct
+
+    def moments(self, epochs: int) -> list[tuple[str, Policy]]:
+        """Return the policies of the first, the middle and the last epoch; see :meth:`Policy.moments`."""
+        return [(f"epoch {epoch}", self.at(epoch)) for epoch in sorted({1, max(1, epochs // 2), epochs})]
+
+    def static(self, epoch: int | None = None) -> tuple[Policy, list[str]]:
+        """Return the policy of an epoch, or the last, as sub-policies; see :meth:`Policy.static`."""
+        policy, lost = self.at_or_last(epoch).static()
+        if len(self.steps) > 1:
+            lost = [f"the schedule ({len(self.steps)} policies over the epochs; {self._which(epoch)})", *lost]
+        return policy, lost
+
+    def _which(self, epoch: int | None) -> str:
+        """Say which policy was taken, and where there was most augmentation if it is not that."""
+        last = self.replay_epochs or self.epochs
+        chosen = "this is the last" if epoch is None else f"this is that of epoch {epoch}"
+        here = self.at_or_last(epoch).ops_per_image
+        density = {epoch: self.at(epoch).ops_per_image for epoch in range(1, last + 1, 1 + last // 200)}
+        densest = max(density, key=lambda epoch: density[epoch])
+        if here > 0.5 * density[densest]:
+            return chosen
+        return f"{chosen}, with {here:.2f} ops per image; epoch {densest} had {density[densest]:.2f}"
 
     def rescaled(self, epochs: int) -> Schedule:
         """Return the schedule stretched or shortened to a run of another length."""

@@ -171,7 +171,7 @@ class SubPolicies(Policy):
         )
 
     def __repr__(self) -> str:
-        count, applied = len(self.sub_policies), sum(self.inclusion.values()) - self.inclusion.get("Identity", 0.0)
+        count, applied = len(self.sub_policies), self.ops_per_image
         return f"SubPolicies({count} sub-policies, semantics={self.semantics!r}, {applied:.2f} ops per image)"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import torch
@@ -74,6 +74,15 @@ class TrivialAugment(Policy):
     def semantics(self) -> str:
         """Name of the mapping from level to argument."""
         return _SPACES[self.space]
+
+    @property
+    def inclusion(self) -> dict[str, float]:
+        """How often each op is applied to an image, on average."""
+        return dict.fromkeys(self.ops, self.n / len(self.ops))
+
+    def with_ops(self, ops: tuple[str, ...]) -> Self:
+        """Return the policy with other ops; see :meth:`Policy.with_ops`."""
+        return replace(self, ops=ops)
 
     def sample(
         self, ids: Tensor, epoch: int | Tensor = 0, seed: int | Tensor = 0, size: tuple[int, int] = (32, 32)

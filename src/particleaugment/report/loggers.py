@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from particleaugment.policies import ParticlePolicy, Schedule
+from particleaugment.policies import Policy
 from particleaugment.report.plots import draw_deltas, draw_inclusion
 from particleaugment.report.svg import picture
 from particleaugment.search.paper import PaperRecord
@@ -90,9 +90,9 @@ def search_figures(search: ParticleAugment, record: FilterRecord | None = None) 
     return figures
 
 
-def heat_map(policy: Schedule | ParticlePolicy, epochs: int) -> Any:
+def heat_map(policy: Policy, epochs: int) -> Any:
     """Return a matplotlib figure of the probability with which each op is applied, by epoch."""
-    of_epoch = [policy.at(epoch) if isinstance(policy, Schedule) else policy for epoch in range(1, epochs + 1)]
+    of_epoch = [policy.at(epoch) for epoch in range(1, epochs + 1)]
     inclusion = np.array([list(one.inclusion.values()) for one in of_epoch])
     height = 0.8 + 0.22 * len(policy.ops)
     return picture(9, height, lambda figure, axes: draw_inclusion(figure, axes, inclusion, policy.ops))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from particleaugment.policies import ParticlePolicy, Policy, Schedule
+from particleaugment.policies import Policy
 from particleaugment.report.summary import phase_seconds
 from particleaugment.training.config import Config
 
@@ -66,11 +66,9 @@ def history(config: Config, records: Sequence[dict[str, Any]], policy: Policy) -
     epochs = [record for record in records if record["kind"] == "epoch"]
     ops: tuple[str, ...] = ()
     rows: list[list[float]] = []
-    if isinstance(policy, (Schedule, ParticlePolicy)):
+    if policy.learned:
         ops = policy.ops
-        for record in epochs:
-            current = policy.at(record["epoch"]) if isinstance(policy, Schedule) else policy
-            rows.append(list(current.inclusion.values()))
+        rows = [list(policy.at(record["epoch"]).inclusion.values()) for record in epochs]
     inclusion = np.asarray(rows, dtype=np.float64).reshape(len(rows), len(ops))
     steps = [record for record in records if record["kind"] == "filter"]
     return RunHistory(config, epochs, steps, policy, ops, inclusion, phase_seconds(list(records)))
@@ -96,10 +94,9 @@ def alarms(run: RunHistory) -> list[str]:
             f"The filter is degenerate: the effective sample size ended at {last['effective_sample_size']:.1f} of "
             f"{run.config.num_particles} particles."
         )
-    if isinstance(run.policy, Schedule):
-        distinct = len(np.unique(run.policy.at(run.policy.epochs).particles.numpy().round(3), axis=0))
-        if distinct <= max(2, run.config.num_particles // 10):
-            found.append(f"The particles have collapsed to {distinct} distinct policies.")
+    distinct = run.policy.distinct
+    if distinct is not None and distinct <= max(2, run.config.num_particles // 10):
+        found.append(f"The particles have collapsed to {distinct} distinct policies.")
     start, end = float(run.ops_per_image[0]), float(run.ops_per_image[-1])
     if end > max(2.0 * start, start + 1.0):
         found.append(

@@ -12,7 +12,7 @@ from pathlib import Path
 from torch import Tensor
 
 from particleaugment.data.listing import FolderListing, find_images
-from particleaugment.policies import ParticlePolicy, Policy, Schedule, load
+from particleaugment.policies import load
 from particleaugment.report import plots
 from particleaugment.report.gallery import draw_grid, policy_rows
 from particleaugment.report.metrics import RunHistory, alarms, history
@@ -219,8 +219,7 @@ def _pictures(run: RunHistory, found: FolderListing | None) -> list[str]:
         images = _examples(run.config, found)
     except (OSError, ValueError):
         return []
-    moments = _moments(run)
-    rows = policy_rows(images, moments, seed=run.config.seed)
+    rows = policy_rows(images, run.policy.moments(run.epochs[-1]["epoch"]), seed=run.config.seed)
     plain = [("", image) for image in images]
     buffer = io.BytesIO()
     draw_grid([("plain", plain), *rows]).save(buffer, "PNG", optimize=True)
@@ -244,15 +243,6 @@ def _examples(config: Config, found: FolderListing | None, count: int = 12) -> T
         config.data, config.data_dir or None, validation=validation, train_size=train_size, seed=seed, quiet=True
     )
     return data.train_images[:count]
-
-
-def _moments(run: RunHistory) -> list[tuple[str, Policy]]:
-    policy = run.policy
-    if not isinstance(policy, Schedule):
-        name = "particles" if isinstance(policy, ParticlePolicy) else policy.kind
-        return [(name, policy)]
-    last = run.epochs[-1]["epoch"]
-    return [(f"epoch {epoch}", policy.at(epoch)) for epoch in sorted({1, max(1, last // 2), last})]
 
 
 def _times(run: RunHistory) -> list[str]:

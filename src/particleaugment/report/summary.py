@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from particleaugment.policies import AutoAugment, ParticlePolicy, Policy, Schedule, SubPolicies
+from particleaugment.policies import Policy
 from particleaugment.training.run import RunError, RunFolder
 from particleaugment.util.shown import shown_command
 
@@ -16,13 +16,7 @@ __all__ = ["filter_health", "leading_ops", "phase_seconds", "print_summary"]
 
 
 def leading_ops(policy: Policy, count: int = 5) -> list[tuple[str, float]]:
-    """Return the ops that particles (of a schedule, the last) or sub-policies apply most often."""
-    if isinstance(policy, Schedule):
-        policy = policy.at_or_last(None)
-    if isinstance(policy, AutoAugment):
-        policy = policy.sub_policies
-    if not isinstance(policy, (ParticlePolicy, SubPolicies)):
-        return []
+    """Return the ops that a policy (of a schedule, the last) applies most often."""
     chosen = [(name, share) for name, share in policy.inclusion.items() if name != "Identity"]
     return sorted(chosen, key=lambda pair: -pair[1])[:count]
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from particleaugment.executors import apply
-from particleaugment.policies import ParticlePolicy, Policy, Schedule
+from particleaugment.policies import Policy
 from particleaugment.report.loggers import heat_map
 
 __all__ = ["EventWriter"]
@@ -60,7 +60,7 @@ class EventWriter:
         """Write how often each op is applied, and some images under the policy if images are given."""
         if self._writer is None:
             return
-        for name, share in getattr(policy, "inclusion", {}).items():
+        for name, share in (policy.inclusion if policy.learned else {}).items():
             self._writer.add_scalar(f"policy/{name}", share, epoch)
         if images is None:
             return
@@ -71,7 +71,7 @@ class EventWriter:
 
     def log_heat_map(self, epochs: int, policy: Policy) -> None:
         """Write how each op's inclusion went, epoch by epoch, if the policy has particles."""
-        if self._writer is not None and isinstance(policy, (Schedule, ParticlePolicy)):
+        if self._writer is not None and policy.learned:
             self._writer.add_figure("policy/heat_map", heat_map(policy, epochs), epochs)
 
     def close(self) -> None:

@@ -207,18 +207,17 @@ def _policy(known: _Known) -> str:
         if known.run.finished:
             raise _Problem(f"{known.run.policy} is missing")
         return "not written yet: that happens when the run stops or ends"
+    config, path = known.run.config, known.run.policy
     try:
-        policy = load(known.run.policy)
+        schedule = Schedule.load(path) if config.searches else None
+        policy = load(path) if schedule is None else schedule
     except ValueError as error:
         raise _Problem(str(error)) from None
-    config = known.run.config
-    if config.searches:
-        if not isinstance(policy, Schedule):
-            raise _Problem(f"{known.run.policy} holds a policy of kind {policy.kind!r}, the run learns a schedule")
-        if (policy.ops, policy.epochs) != (config.ops, config.epochs):
-            raise _Problem(f"{known.run.policy} has other ops or another number of epochs than config.json")
-        if known.ended and policy != _learned(config, known.newest["search"]):  # type: ignore[index]
-            raise _Problem(f"{known.run.policy} differs from what the checkpoint has learned")
+    if schedule is not None:
+        if (schedule.ops, schedule.epochs) != (config.ops, config.epochs):
+            raise _Problem(f"{path} has other ops or another number of epochs than config.json")
+        if known.ended and schedule != _learned(config, known.newest["search"]):  # type: ignore[index]
+            raise _Problem(f"{path} differs from what the checkpoint has learned")
     known.policy = policy
     return f"{policy!r}{', as in the checkpoint' if known.ended and config.searches else ''}"
 

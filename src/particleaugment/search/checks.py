@@ -9,7 +9,7 @@ from particleaugment.util.hints import nearest_name
 
 __all__ = ["check_choice", "check_count", "check_moments", "check_particles", "check_resampling", "check_size"]
 
-MOST_PARTICLES = 10**5
+MOST_PARTICLES, MOST_OPS = 10**5, 1000
 
 
 def check_particles(
@@ -18,14 +18,15 @@ def check_particles(
     """Refuse settings of particles that are wrong whatever the ops."""
     if isinstance(num_particles, int) and num_particles > MOST_PARTICLES:
         raise ValueError(f"num_particles must be at most {MOST_PARTICLES:,}, got {num_particles}")
-    pf.sparse_init(num_particles, max(nonzero, 1), nonzero, start_value, seed=0)
+    check_count("nonzero", nonzero, 1, MOST_OPS)
+    pf.sparse_init(num_particles, nonzero, nonzero, start_value, seed=0)
     checked_level("m", m, get_semantics(semantics).top)
     checked_choice("order", order, ("fixed", "random"))
 
 
 def check_resampling(alpha: float, scheme: str) -> None:
     """Refuse settings of the resampling."""
-    check_choice("resampling", scheme, SCHEMES)
+    check_choice("resampling", scheme, tuple(SCHEMES))
     pf.resample(pf.ParticleSet([[0.0], [0.0]]), alpha=alpha, scheme=scheme, seed=0, step=0)
 
 

@@ -260,7 +260,7 @@ class GapFilter(Filter[GapState]):
 
     def schedule(self, history: Sequence[tuple[int, GapState]], epochs: int) -> Schedule:
         """Return all particles so far as a schedule."""
-        return particle_schedule(((start, self.policy(state)) for start, state in history), epochs)
+        return particle_schedule(((start, self.policy(state)) for start, state in history), epochs, self.m)
 
     # What it needs.
 

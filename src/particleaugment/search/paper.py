@@ -65,9 +65,9 @@ class PaperRecord(ParticleRecord):
 class PaperFilter(Filter[PaperState]):
     """The paper's filter, to the letter.
 
-    >>> filter = PaperFilter(nonzero=2, eta=0.25)
-    >>> filter.policy(filter.init(seed=0, ops=("Rotate", "Invert", "Posterize"))).ops_per_image
-    0.5
+    >>> filter = PaperFilter(num_particles=4, nonzero=2, eta=0.25)
+    >>> filter.init(seed=0, ops=("Rotate", "Invert", "Posterize")).particles
+    ParticleSet(r=4, n=3, N_eff=4, ops_per_image=0.5)
 
     Attributes:
         num_particles: Particles, r.
@@ -214,7 +214,7 @@ class PaperFilter(Filter[PaperState]):
 
     def schedule(self, history: Sequence[tuple[int, PaperState]], epochs: int) -> Schedule:
         """Return all particles so far as a schedule."""
-        return particle_schedule(((start, self.policy(state)) for start, state in history), epochs)
+        return particle_schedule(((start, self.policy(state)) for start, state in history), epochs, self.m)
 
     # What it needs.
 

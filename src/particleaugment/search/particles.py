@@ -52,9 +52,9 @@ class ParticleRecord(FilterRecord):
     resampled: bool = False
 
 
-def particle_schedule(policies: Iterable[tuple[int, ParticlePolicy]], epochs: int) -> Schedule:
-    """Return policies that differ in particles and weights alone, each with its first epoch, as a schedule."""
+def particle_schedule(policies: Iterable[tuple[int, ParticlePolicy]], epochs: int, m: float) -> Schedule:
+    """Return policies of one level ``m``, ops and order, each with its first epoch, as a schedule."""
     listed = list(policies)
     steps = tuple(ScheduleStep(start, policy.particles, policy.weights) for start, policy in listed)
     last = listed[-1][1]
-    return Schedule(steps, epochs, None, last.m, last.semantics, last.order, last.ops)
+    return Schedule(steps, epochs, None, m, last.semantics, last.order, last.ops)

@@ -137,8 +137,8 @@ class ParticleAugment:
         """Return the samples to train on: all, or where the filter holds some out, the others.
 
         In the last fifth of training the gap filter needs no held-out samples any more, and all are to be trained on: a
-        loop may ask in every epoch, or once and leave them out to the end. After :meth:`load_state_dict` a loop that asked
-        once is answered as it was then, and one that asked in every epoch by the epoch.
+        loop may ask in every epoch, or once and leave them out to the end. After :meth:`load_state_dict` a loop that
+        asked once is answered as it was then, and one that asked in every epoch by the epoch.
 
         Args:
             labels: Targets of all samples, as :class:`particleaugment.data.samples.Samples` takes them.
@@ -304,10 +304,7 @@ class ParticleAugment:
     def state_tensors(self) -> list[Tensor]:
         """Return all that steps have changed, to be compared between processes."""
         values = self.state.to_dict().values()
-        return [
-            each if isinstance(each, Tensor) else torch.tensor(each, dtype=torch.float64, device="cpu")
-            for each in values
-        ]
+        return [value if isinstance(value, Tensor) else _as_tensor(value) for value in values]
 
     def schedule(self, epochs: int) -> Policy:
         """Return every policy so far as a schedule of a run of ``epochs``, to save or to replay."""
@@ -376,6 +373,10 @@ class ParticleAugment:
 
     def __repr__(self) -> str:
         return f"ParticleAugment({self.steps_taken} steps, {self.skipped_steps} skipped, {self.policy!r})"
+
+
+def _as_tensor(number: float) -> Tensor:
+    return torch.tensor(number, dtype=torch.float64, device="cpu")
 
 
 def _check_wrapper(model: nn.Module) -> None:

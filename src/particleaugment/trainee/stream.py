@@ -100,7 +100,6 @@ class TorchPipeline:
         if particle is None:
             program = self.policy.sample(ids, self.epoch, self.seed, size)
         else:
-            assert isinstance(self.policy, ParticlePolicy)
             program = self.policy.sample_particle(particle, ids, self.epoch, self.seed, size)
         images = apply(images, program, resample=self.resample, fill=self.fill)
         for transform in self.after:

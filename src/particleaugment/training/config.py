@@ -93,6 +93,12 @@ class Config:
         erase: Probability that a rectangle is erased.
         resample: Filter of the geometric ops: ``nearest``, ``bilinear`` or ``bicubic``.
         fill: Their fill colour: red, green, blue.
+        measure: ``clone`` for the paper's filter, ``loss`` for the gap filter, ``none`` for no measurement.
+        update: ``paper`` for the paper's filter, ``tilted`` for the gap filter.
+        transition: The same: ``gaussian`` or ``sparse``.
+        shuffle_scores: Whether scores are permuted among the particles, as a control.
+        reset_filter: Whether every step starts from the first particles again, as in the authors' released code.
+        gate_twice: Whether a chosen op is applied with probability 1/2 only, as there.
         policy: ``particles`` to learn one, a policy string, ``schedule:FILE`` or ``file:FILE``.
         ops: Ops that a learned policy draws from; if changed, RandAugment and TrivialAugment draw from them too.
     """
@@ -299,7 +305,7 @@ class Config:
             policy = Schedule.load(path) if self.policy.startswith("schedule:") else load(path)
         except ValueError as error:
             raise ConfigError(str(error)) from None
-        return policy.rescaled(self.epochs) if isinstance(policy, Schedule) else policy
+        return policy.rescaled(self.epochs)
 
     def to_json(self) -> str:
         """Return the configuration as JSON text."""

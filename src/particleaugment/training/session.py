@@ -15,7 +15,7 @@ from torch import Tensor
 from particleaugment.data import epoch_permutation
 from particleaugment.data.split import batch_sizes
 from particleaugment.policies import Policy
-from particleaugment.policies.base import document, ops_of
+from particleaugment.policies.base import document
 from particleaugment.search.search import ParticleAugment
 from particleaugment.trainee.graph import GraphTrainee
 from particleaugment.trainee.learner import NonFiniteLoss
@@ -101,7 +101,7 @@ class Session:
         self.run, self.config, self.display, self.stop = run, config, display, stop
         self.checkpoint_seconds, self.ranks = checkpoint_seconds, ranks or Ranks()
         self._fixed: Policy | None = None if config.searches else self.ranks.everywhere(self._read_policy)
-        ops = config.ops if self._fixed is None else ops_of(self._fixed)
+        ops = config.ops if self._fixed is None else self._fixed.ops
         parts = build(config, display.say, display.quiet, ops, self.ranks, shared)
         self.data, self.samples, self.chosen = parts.data, parts.samples, parts.chosen
         self._evaluate, self._examples = parts.evaluate, parts.examples

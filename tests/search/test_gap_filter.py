@@ -1,24 +1,24 @@
-"""Severity measured op by op, and a search that steers by it."""
+"""The gap filter: severity measured op by op, and a search that steers it by the generalisation gap."""
 
 import copy
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
+from toy import search_by
 
 import particleaugment as pa
 from particleaugment import filter as pf
 from particleaugment.data.samples import Samples
-from particleaugment.data.split import disjoint_stratified_subsets
-from particleaugment.search.severity import FINAL, Severity, averaged_gap, final_share, measure_severity
+from particleaugment.data.split import disjoint_stratified_subsets, held_out_split
+from particleaugment.search.controls import FrozenGapFilter
+from particleaugment.search.gap import FINAL, Severity, averaged_gap, final_share, measure_severity
 from particleaugment.trainee.eager import EagerTrainee
 from particleaugment.trainee.learner import Learner
 
-SETTINGS = {
-    "num_particles": 16, "nonzero": 3, "start_value": 0.33, "m": 10, "measure": "loss", "transition": "sparse",
-    "update": "tilted", "alpha": 0.5, "measure_on": "heldout", "measure_size": 64, "epochs": 10,
-}  # fmt: skip
+SETTINGS = {"num_particles": 16, "gain": 1.0, "measure_size": 64, "epochs": 10}
 
 
 def problem(seed=0, count=400):
@@ -43,14 +43,9 @@ def fitted(epochs=4):
     return trainee, labels
 
 
-def held_out(size, labels, seed=0):
-    """Return what is trained on and what is held out."""
-    return pa.FilterSettings(measure="clone", measure_on="heldout", measure_size=size).split(labels, seed)
-
-
 def search_on(labels, **settings):
     """Return a search that has said which samples to train on."""
-    search = pa.ParticleAugment(**SETTINGS | settings)
+    search = search_by(pa.GapFilter, **SETTINGS | settings)
     search.training_ids(labels)
     return search
 
@@ -61,7 +56,7 @@ def policy(m=10, ops=pa.OPS):
 
 def test_effects_are_mean_rises_of_the_loss():
     trainee, labels = fitted()
-    split = held_out(80, labels)
+    split = held_out_split(labels, 80, seed=0)
     found = measure_severity(policy(), trainee, labels, split, seed=3, step=5)
     ids = split[1]
     trainee.model.eval()
@@ -83,7 +78,9 @@ def test_effects_are_mean_rises_of_the_loss():
 
 def test_identity_is_not_severe_and_inversion_is():
     trainee, labels = fitted()
-    effects, covariance = measure_severity(policy(), trainee, labels, held_out(200, labels), seed=0, step=1).effects
+    effects, covariance = measure_severity(
+        policy(), trainee, labels, held_out_split(labels, 200, seed=0), seed=0, step=1
+    ).effects
     assert float(effects[pa.OPS.index("Identity")]) == 0
     solarize = pa.OPS.index("Solarize")  # level 10 inverts the brightness that tells the classes apart
     assert float(effects[solarize]) > 10 * float(covariance[solarize, solarize].sqrt())
@@ -95,7 +92,7 @@ def test_everything_is_as_before():
     trainee.model[1].eval()  # a mode of its own must survive
     before = copy.deepcopy((trainee.model.state_dict(), trainee.optimizer.state_dict()))
     modes = [module.training for module in trainee.model.modules()]
-    measure_severity(policy(), trainee, labels, held_out(64, labels), seed=0, step=1)
+    measure_severity(policy(), trainee, labels, held_out_split(labels, 64, seed=0), seed=0, step=1)
     for old, new in zip(before, (trainee.model.state_dict(), trainee.optimizer.state_dict())):
         torch.testing.assert_close(new, old, rtol=0, atol=0)
     assert [module.training for module in trainee.model.modules()] == modes
@@ -115,20 +112,23 @@ def test_samples_are_held_out_until_augmentation_is_taken_back():
 
 
 def test_the_first_epoch_is_plain():
-    assert pa.ParticleAugment(**SETTINGS).policy.ops_per_image == 0
-    assert pa.ParticleAugment(**SETTINGS | {"measure": "none"}).policy.ops_per_image > 0.8
+    assert search_by(pa.GapFilter, **SETTINGS).policy.ops_per_image == 0
+    assert search_by(FrozenGapFilter, **SETTINGS).policy.ops_per_image > 0.8
 
 
 def test_a_search_by_severity_needs_to_know_how_long_training_lasts():
-    with pytest.raises(ValueError, match="pass epochs, their number"):
-        pa.ParticleAugment(**SETTINGS | {"epochs": 0})
+    with pytest.raises(ValueError, match="pass epochs, the length of the run"):
+        pa.ParticleAugment()
+    for epochs in (0, -1, 2.5, True):
+        with pytest.raises(ValueError, match="epochs must be a whole number of at least 1"):
+            pa.ParticleAugment(epochs=epochs)
 
 
 def test_held_out_samples_are_given_back_for_the_last_fifth():
     trainee, labels = fitted()
     search = search_on(labels)
     images, _ = trainee.samples.tensors
-    unseen = search.settings.split(labels, 0)[1]
+    unseen = search.split_of(labels)[1]
     images[unseen] = 255 - images[unseen]
     for epoch in range(1, 9):
         search.set_epoch(epoch)
@@ -156,8 +156,8 @@ def test_training_on_after_the_end_stays_there():
 
 def test_the_gap_is_that_of_held_out_and_training_samples():
     trainee, labels = fitted()
-    search = pa.ParticleAugment(**SETTINGS, seed=4)
-    trained, unseen_ids = search.settings.split(labels, 4)
+    search = search_by(pa.GapFilter, **SETTINGS, seed=4)
+    trained, unseen_ids = held_out_split(labels, 64, seed=4)
     assert torch.equal(search.training_ids(labels), trained)
     assert torch.equal(torch.cat([trained, unseen_ids]).sort().values, torch.arange(400))
     assert len(unseen_ids) == 64
@@ -177,7 +177,7 @@ def test_severity_follows_the_gap_and_ends_at_none():
     trainee, labels = fitted()
     search = search_on(labels, epochs=20)
     assert search.policy.ops_per_image == 0
-    split = search.settings.split(labels, search.seed)
+    split = search.split_of(labels)
     images, _ = trainee.samples.tensors
     images[split[1]] = 255 - images[split[1]]  # what was never trained on looks unlike the rest: a gap that lasts
     for epoch in range(1, 21):
@@ -196,7 +196,7 @@ def test_severity_follows_the_gap_and_ends_at_none():
 def test_gaps_are_averaged_over_a_twentieth_of_training():
     trainee, labels = fitted()
     search = search_on(labels, epochs=100, every=2)
-    split = search.settings.split(labels, search.seed)
+    split = search.split_of(labels)
     wanted = 0.0
     for step in range(1, 5):
         search.set_epoch(2 * step)
@@ -219,19 +219,24 @@ def test_averaging_does_not_move_the_mean_and_takes_the_noise_away():
 
 
 def test_a_negative_gap_wants_nothing():
-    assert pa.FilterSettings(**SETTINGS).wanted_severity(-0.2, done=0.1) == 0.0
+    assert pa.GapFilter().wanted_severity(-0.2, done=0.1) == 0.0
 
 
 def test_a_gap_that_was_not_measured_leaves_the_mean_as_it_was():
-    settings, effects = pa.FilterSettings(**SETTINGS), pf.OpEffects(torch.ones(15), torch.eye(15))
-    assert settings.averaged_gap(0.3, Severity(effects, 1.0, None, {})) == 0.3
-    assert settings.averaged_gap(0.3, Severity(None, 1.0, float("nan"), {})) == 0.3
-    assert settings.averaged_gap(0.3, Severity(effects, 1.0, 0.1, {})) == pytest.approx(0.1)  # 10 epochs: no memory
+    filter, effects = pa.GapFilter(), pf.OpEffects(torch.ones(15).double(), torch.eye(15).double())
+    moved = filter.moved(replace(filter.init(0, pa.OPS), mean_gap=0.3))
+
+    def mean_gap(effects, gap):
+        return filter.update(moved, Severity(effects, 1.0, gap, {}), epoch=1, epochs=10)[0].mean_gap
+
+    assert mean_gap(effects, None) == 0.3
+    assert mean_gap(None, float("nan")) == 0.3
+    assert mean_gap(effects, 0.1) == pytest.approx(0.1)  # 10 epochs: no memory
 
 
 def test_gain_multiplies_what_is_wanted():
     trainee, labels = fitted()
-    unseen = pa.ParticleAugment(**SETTINGS).settings.split(labels, 0)[1]
+    unseen = search_on(labels).split_of(labels)[1]
     images, _ = trainee.samples.tensors
     images[unseen] = 255 - images[unseen]
     wanted = []
@@ -246,7 +251,7 @@ def test_gain_multiplies_what_is_wanted():
 def test_a_gain_is_a_number_of_at_least_zero():
     for gain in (-1.0, float("nan")):
         with pytest.raises(ValueError, match="gain must be finite and at least 0"):
-            pa.ParticleAugment(**SETTINGS | {"gain": gain})
+            pa.GapFilter(gain=gain)
 
 
 def test_without_a_gap_nothing_is_applied():
@@ -258,11 +263,6 @@ def test_without_a_gap_nothing_is_applied():
     assert record.wanted_severity < 0.05
 
 
-def test_a_gap_needs_samples_never_trained_on():
-    with pytest.raises(ValueError, match="set measure_on=heldout"):
-        pa.ParticleAugment(**SETTINGS | {"measure_on": "train"})
-
-
 def test_a_search_by_severity_resumes():
     trainee, labels = fitted()
     search, again = search_on(labels), search_on(labels)
@@ -271,7 +271,6 @@ def test_a_search_by_severity_resumes():
         record = search.step_with(trainee, labels)
     assert len(record.delta) == 16
     assert len(record.effects) == len(record.effect_errors) == 15
-    assert record.d0 is None
     again.load_state_dict(search.state_dict())
     search.set_epoch(3)
     again.set_epoch(3)
@@ -283,32 +282,30 @@ def test_losses_that_are_not_finite_are_no_measurement():
     trainee, labels = problem()
     with torch.no_grad():
         trainee.model[0].weight.fill_(float("nan"))
-    assert measure_severity(policy(), trainee, labels, held_out(32, labels), seed=0, step=1).effects is None
+    assert (
+        measure_severity(policy(), trainee, labels, held_out_split(labels, 32, seed=0), seed=0, step=1).effects is None
+    )
     search = search_on(labels)
     before = search.state
     record = search.step_with(trainee, labels)
     assert "not finite" in record.skip_reason
     assert search.skipped_steps == 1
-    assert torch.equal(search.state.weights, before.weights)
+    assert torch.equal(search.state.particles.weights, before.particles.weights)
 
 
-@pytest.mark.parametrize("given", [{"measure": "loss", "epochs": 3}, {"update": "tilted"}])
-def test_severities_and_the_tilted_update_go_together(given):
-    with pytest.raises(ValueError, match="set measure=loss with it"):
-        pa.ParticleAugment(**given)
-
-
-def test_one_sample_cannot_tell_its_error():
-    with pytest.raises(ValueError, match="measure_size"):
-        pa.ParticleAugment(**SETTINGS | {"measure_size": 1})
+def test_one_sample_gives_no_standard_error():
+    with pytest.raises(ValueError, match="measure_size must be at least 2: one sample gives no standard error"):
+        pa.GapFilter(measure_size=1)
+    with pytest.raises(ValueError, match=r"measure_size=0\.03 holds one of 40 samples out"):
+        search_on(torch.arange(40) % 2, measure_size=0.03)
 
 
 def test_the_frozen_copy_needs_no_measurement():
     trainee, labels = problem()
-    search = pa.ParticleAugment(**SETTINGS | {"measure": "none"})
+    search = search_by(FrozenGapFilter, **SETTINGS)
     record = search.step_with(trainee, labels)
-    assert record.delta == ()
-    assert pf.effective_sample_size(search.state) == pytest.approx(16)
+    assert not hasattr(record, "delta")
+    assert record.effective_sample_size == pf.effective_sample_size(search.state.particles) == pytest.approx(16)
 
 
 def training_step(search, dataset, labels=None):
@@ -324,7 +321,7 @@ def training_step(search, dataset, labels=None):
 def test_a_step_on_samples_that_may_have_been_trained_on_is_refused():
     trainee, labels = problem()
     images, _ = trainee.samples.tensors
-    search = pa.ParticleAugment.improved(epochs=10, measure_size=40)
+    search = pa.ParticleAugment(pa.GapFilter(measure_size=40), epochs=10)
     for call in (lambda: search.set_epoch(1), lambda: training_step(search, (images, labels))):
         with pytest.raises(ValueError, match=r"make the training loader of search.training_ids\(labels\)"):
             call()
@@ -335,6 +332,6 @@ def test_a_step_on_samples_that_may_have_been_trained_on_is_refused():
     search.set_epoch(1)
     record = training_step(search, (images, labels), labels.tolist())
     assert len(record.effects) == 15
-    frozen = pa.ParticleAugment.improved(epochs=10, measure_size=40, measure="none")
+    frozen = search_by(FrozenGapFilter, epochs=10, measure_size=40)
     assert len(frozen.training_ids(labels)) == 400
     training_step(frozen, (images, labels))

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from searching import improved_search, learning, pictures, run_epochs, search_of, step, train_epoch
+from searching import gap_search, learning, pictures, run_epochs, search_of, step, train_epoch
 from torch import nn
 from toy import cross_entropy, preprocess
 
@@ -27,7 +27,9 @@ def test_a_plain_training_loop_learns():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
     epochs = 8
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
-    search = pa.ParticleAugment(num_particles=8, nonzero=3, m=3, seed=0, clone_size=200, measure_size=80)
+    search = pa.ParticleAugment(
+        pa.PaperFilter(num_particles=8, nonzero=3, m=3, clone_size=200, measure_size=80), seed=0
+    )
     for epoch in range(1, epochs + 1):
         search.set_epoch(epoch)
         for ids in torch.randperm(400).split(32):
@@ -72,14 +74,14 @@ def test_the_global_generator_plays_no_part():
 
 
 @pytest.mark.parametrize("resampling", ["systematic", "multinomial", "stratified", "residual"])
-@pytest.mark.parametrize("make", [search_of, improved_search], ids=["paper", "improved"])
+@pytest.mark.parametrize("make", [search_of, gap_search], ids=["paper", "gap"])
 def test_the_default_device_plays_no_part(make, resampling):
     results = []
     items = [(image, int(label)) for image, label in zip(*pictures())]
     for context in (nullcontext(), torch.device("meta")):
         model, optimizer = learning()
         with context:
-            search = make(resampling=resampling, alpha=1.0, shuffle_scores=True)
+            search = make(resampling=resampling, alpha=1.0)
             search.set_epoch(1)
             records = [step(search, model, optimizer)]
             search.load_state_dict(search.state_dict())
@@ -88,7 +90,7 @@ def test_the_default_device_plays_no_part(make, resampling):
     assert results[0] == results[1]
 
 
-@pytest.mark.parametrize("make", [search_of, improved_search], ids=["paper", "improved"])
+@pytest.mark.parametrize("make", [search_of, gap_search], ids=["paper", "gap"])
 def test_the_default_dtype_plays_no_part(make, another_default_dtype):
     results = []
     for context in (nullcontext, another_default_dtype):
@@ -149,7 +151,7 @@ def test_a_class_of_one_sample_is_trained_on(lonely):
     images, labels = pictures()
     labels = labels.clone()
     labels[lonely] = 3
-    search = pa.ParticleAugment.improved(10, measure_size=24)
+    search = pa.ParticleAugment(pa.GapFilter(measure_size=24), epochs=10)
     trained = search.training_ids(labels)
     assert len(trained) == 24
     assert lonely in trained
@@ -209,13 +211,13 @@ def asks_once_more_for_the_last_fifth(search, labels, first):
 def test_a_resumed_loop_trains_on_the_samples_it_would_have_trained_on(loop, whole_epochs):
     labels = torch.arange(400) % 4
     undisturbed, saved = [], []
-    search = pa.ParticleAugment.improved(10, measure_size=64)
+    search = pa.ParticleAugment(pa.GapFilter(measure_size=64), epochs=10)
     for ids in loop(search, labels, 1):
         undisturbed.append(ids.tolist())
         saved.append(search.state_dict())
     assert [len(ids) for ids in undisturbed] == [336] * (10 - whole_epochs) + [400] * whole_epochs
     for stopped_after in range(1, 10):
-        search, states = pa.ParticleAugment.improved(10, measure_size=64), []
+        search, states = pa.ParticleAugment(pa.GapFilter(measure_size=64), epochs=10), []
         search.load_state_dict(saved[stopped_after - 1])
         resumed = []
         for ids in loop(search, labels, stopped_after + 1):
@@ -223,7 +225,7 @@ def test_a_resumed_loop_trains_on_the_samples_it_would_have_trained_on(loop, who
             states.append(search.state_dict())
         assert resumed == undisturbed[stopped_after:]
         for again, state in enumerate(states[:-1], stopped_after + 1):
-            search = pa.ParticleAugment.improved(10, measure_size=64)
+            search = pa.ParticleAugment(pa.GapFilter(measure_size=64), epochs=10)
             search.load_state_dict(state)
             assert [ids.tolist() for ids in loop(search, labels, again + 1)] == undisturbed[again:]
 

@@ -21,7 +21,7 @@ def held_out(search, labels=LABELS):
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, 2**63 - 1), st.integers(6, 60))
 def test_held_out_samples_are_whole_groups(seed, size):
-    search = pa.ParticleAugment.improved(10, seed=seed, measure_size=size, groups=PATIENTS)
+    search = pa.ParticleAugment(pa.GapFilter(measure_size=size), epochs=10, seed=seed, groups=PATIENTS)
     measured = held_out(search)
     names = {PATIENTS[index] for index in measured.tolist()}
     assert len(measured) == 6 * len(names)
@@ -30,11 +30,11 @@ def test_held_out_samples_are_whole_groups(seed, size):
 
 
 def test_without_groups_nothing_changes():
-    plain = pa.ParticleAugment.improved(10, seed=3, measure_size=12)
-    none = pa.ParticleAugment.improved(10, seed=3, measure_size=12, groups=None)
+    plain = pa.ParticleAugment(pa.GapFilter(measure_size=12), epochs=10, seed=3)
+    none = pa.ParticleAugment(pa.GapFilter(measure_size=12), epochs=10, seed=3, groups=None)
     assert torch.equal(held_out(plain), held_out(none))
     assert not torch.equal(
-        held_out(plain), held_out(pa.ParticleAugment.improved(10, seed=3, measure_size=12, groups=PATIENTS))
+        held_out(plain), held_out(pa.ParticleAugment(pa.GapFilter(measure_size=12), epochs=10, seed=3, groups=PATIENTS))
     )
 
 
@@ -48,7 +48,7 @@ def test_a_step_measures_on_the_groups_that_are_held_out(monkeypatch):
 
     monkeypatch.setattr(EagerTrainee, "measure", noted)
     groups = torch.arange(120) // 6
-    search = pa.ParticleAugment.improved(4, seed=0, measure_size=12, num_particles=3, groups=groups)
+    search = pa.ParticleAugment(pa.GapFilter(measure_size=12, num_particles=3), epochs=4, seed=0, groups=groups)
     expected = held_out(search)
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 3))
     search.set_epoch(1)
@@ -66,8 +66,8 @@ def test_a_step_measures_on_the_groups_that_are_held_out(monkeypatch):
 
 
 def test_groups_that_do_not_fit_the_samples():
-    search = pa.ParticleAugment.improved(10, measure_size=12, groups=PATIENTS[:-1])
+    search = pa.ParticleAugment(pa.GapFilter(measure_size=12), epochs=10, groups=PATIENTS[:-1])
     with pytest.raises(ValueError, match="groups must name the group of each of the 120 samples, got 119"):
         search.training_ids(LABELS)
     with pytest.raises(TypeError, match="groups must be one whole number or name per sample"):
-        pa.ParticleAugment(groups=[0.5, 1.5])
+        pa.ParticleAugment(pa.PaperFilter(), groups=[0.5, 1.5])

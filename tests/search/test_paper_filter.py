@@ -3,19 +3,21 @@
 import copy
 import math
 import re
+from dataclasses import replace
 
 import pytest
 import torch
-from searching import improved_search, learning, pictures, run_epochs, search_of, step
+from searching import gap_search, learning, pictures, run_epochs, search_of, step
 from torch import nn
 from torch.utils.data import Dataset
 from toy import cross_entropy, preprocess
 
-from particleaugment import ParticleAugment
+from particleaugment import OPS, PaperFilter, ParticleAugment
 from particleaugment import filter as pf
 from particleaugment.data.samples import Samples
-from particleaugment.search.clone import Measurement
-from particleaugment.search.search import FilterSettings, filter_step
+from particleaugment.search.clone import CloneLosses
+from particleaugment.search.controls import AuthorsFilter, FrozenPaperFilter, ShuffledPaperFilter
+from particleaugment.search.protocol import Subject
 from particleaugment.trainee.eager import EagerTrainee
 from particleaugment.trainee.learner import Learner
 
@@ -28,35 +30,32 @@ def measurement(d0=2.0, particles=6, samples=10, seed=0):
     ref = 2 + torch.rand(particles, samples, generator=generator, dtype=torch.float64)
     fall = torch.rand(particles, 1, generator=generator, dtype=torch.float64) * 3 * d0 / samples
     clean = 2 + torch.rand(samples, generator=generator, dtype=torch.float64)
-    return Measurement(ref, ref - fall, clean, clean - d0 / samples, {"clone": 1.0, "measure": 2.0})
+    return CloneLosses(ref, ref - fall, clean, clean - d0 / samples, {"clone": 1.0, "measure": 2.0})
+
+
+def started(filter, delta, steps=0):
+    """A state whose weights have been updated by some δ."""
+    state = filter.init(3, OPS)
+    return replace(state, steps=steps, particles=pf.reweight(state.particles, delta)[0])
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
 @pytest.mark.parametrize("scheme", ["systematic", "multinomial"])
 def test_a_step_is_its_parts_one_after_the_other(alpha, scheme):
-    settings = FilterSettings(
-        num_particles=6, nonzero=2, sigma=0.1, velocity=-0.01, eta=0.5, alpha=alpha, resampling=scheme
-    )
-    state = settings.initial_state(3)
-    state, _ = pf.reweight(state, torch.linspace(0.5, 1.5, 6))
+    filter = PaperFilter(num_particles=6, nonzero=2, sigma=0.1, velocity=-0.01, eta=0.5, alpha=alpha, resampling=scheme)
+    state = started(filter, torch.linspace(0.5, 1.5, 6), steps=8)
     kept = copy.deepcopy(state)
-    seen, measured = [], measurement()
+    measured = measurement()
+    seen = filter.moved(state)
+    new, record = filter.update(seen, measured)
 
-    def measure(policy):
-        seen.append(policy)
-        return measured
-
-    new, record = filter_step(state, settings, measure, seed=3, step=9)
-
-    noised = pf.transition(kept, sigma=0.1, velocity=-0.01, seed=3, step=9)
-    assert len(seen) == 1
-    assert torch.equal(seen[0].particles, noised.particles)
-    assert torch.equal(seen[0].weights, noised.weights)
-    assert not torch.equal(noised.particles, kept.particles)
+    noised = pf.transition(kept.particles, sigma=0.1, velocity=-0.01, seed=3, step=9)
+    assert seen.particles == noised != kept.particles
     difference = pf.relative_loss_difference(*measured[:4])
     expected, info = pf.reweight(noised, difference.delta, eta=0.5)
     expected, resampling = pf.resample(expected, alpha=alpha, scheme=scheme, seed=3, step=9)
-    assert new == expected
+    assert new.particles == expected
+    assert (new.steps, new.skipped) == (9, 0)
     assert state == kept
     assert resampling.resampled == record.resampled == (alpha == 1.0)
     assert record.skip_reason is None
@@ -65,8 +64,8 @@ def test_a_step_is_its_parts_one_after_the_other(alpha, scheme):
     assert record.delta == tuple(difference.delta.tolist())
     assert record.standard_error == tuple(difference.standard_error.tolist())
     assert record.effective_sample_size == info.effective_sample_size
-    assert record.ops_per_image == pytest.approx(settings.policy(new).ops_per_image)
-    assert filter_step(state, settings, measure, seed=3, step=9) == (new, record)
+    assert record.ops_per_image == pytest.approx(filter.policy(new).ops_per_image)
+    assert filter.update(filter.moved(state), measured) == (new, record)
 
 
 @pytest.mark.parametrize(
@@ -79,27 +78,28 @@ def test_a_step_is_its_parts_one_after_the_other(alpha, scheme):
     ],
 )
 def test_a_step_without_a_meaning_leaves_the_weights(measured, reason):
-    settings = FilterSettings(num_particles=6, nonzero=2, alpha=1.0)
-    state, _ = pf.reweight(settings.initial_state(3), torch.linspace(-3, 2, 6))
-    new, record = filter_step(state, settings, lambda policy: measured, seed=3, step=1)
+    filter = PaperFilter(num_particles=6, nonzero=2, alpha=1.0)
+    state = started(filter, torch.linspace(-3, 2, 6))
+    new, record = filter.update(filter.moved(state), measured)
     assert re.search(reason, record.skip_reason)
-    assert new == pf.transition(state, seed=3, step=1)
-    assert torch.equal(new.weights, state.weights)
+    assert new.particles == pf.transition(state.particles, seed=3, step=1)
+    assert (new.steps, new.skipped) == (1, 1)
+    assert torch.equal(new.particles.weights, state.particles.weights)
     assert not record.resampled
-    assert record.effective_sample_size == pf.effective_sample_size(state)
+    assert record.effective_sample_size == pf.effective_sample_size(state.particles)
     assert len(record.delta) == 6
 
 
 def test_skipped_steps_are_counted():
     search, (model, optimizer) = search_of(), learning()
     run_epochs(search, model, optimizer, (1,))
-    weights, skipped = search.state.weights, search.skipped_steps
+    weights, skipped = search.state.particles.weights, search.skipped_steps
     optimizer.param_groups[0]["lr"] = -0.5  # the clone climbs
     record = step(search, model, optimizer)
     assert record.d0 < 0
     assert "is not positive" in record.skip_reason
     assert (search.skipped_steps, search.steps_taken) == (skipped + 1, 2)
-    assert torch.equal(search.state.weights, weights)
+    assert torch.equal(search.state.particles.weights, weights)
     optimizer.param_groups[0]["lr"] = 1e30  # the clone diverges
     record = step(search, model, optimizer)
     assert "not finite" in record.skip_reason
@@ -116,9 +116,53 @@ def test_a_good_clone_updates_the_weights():
     record = step(search, model, optimizer)
     assert record.skip_reason is None
     assert record.d0 > 0
-    assert search.state.weights.std() > 0
+    assert search.state.particles.weights.std() > 0
     factors = torch.tensor([math.tanh(delta - 1) + 1 for delta in record.delta], dtype=torch.float64)
-    torch.testing.assert_close(search.state.weights, factors / factors.sum(), rtol=1e-9, atol=0)
+    torch.testing.assert_close(search.state.particles.weights, factors / factors.sum(), rtol=1e-9, atol=0)
+
+
+# Controls.
+
+
+def test_the_frozen_control_moves_the_particles_and_measures_nothing():
+    filter = FrozenPaperFilter(num_particles=6, nonzero=2)
+    state = filter.init(3, OPS)
+    new, record = filter.step(state, Subject(trainee=None, labels=torch.arange(4)), epoch=1, epochs=None)
+    assert new.particles == pf.transition(state.particles, seed=3, step=1)
+    assert (new.steps, record.step, record.skip_reason, record.effective_sample_size) == (1, 1, None, 6.0)
+    assert not hasattr(record, "delta")
+
+
+def test_the_shuffled_control_permutes_what_was_measured():
+    plain, shuffled = (kind(num_particles=6, nonzero=2, alpha=0.0) for kind in (PaperFilter, ShuffledPaperFilter))
+    state, measured = started(plain, torch.zeros(6)), measurement()
+    (_, expected), (new, record) = (each.update(each.moved(state), measured) for each in (plain, shuffled))
+    assert sorted(record.delta) == sorted(expected.delta)
+    assert record.delta != expected.delta
+    pairs = set(zip(expected.delta, expected.standard_error))
+    assert set(zip(record.delta, record.standard_error)) == pairs, "errors go with their δ"
+    particles, _ = pf.reweight(pf.transition(state.particles, seed=3, step=1), torch.tensor(record.delta))
+    assert new.particles.weights.tolist() == pytest.approx(particles.weights.tolist())
+    assert shuffled.update(shuffled.moved(state), measured)[1].delta == record.delta
+    assert shuffled.update(shuffled.moved(new), measured)[1].delta != record.delta, "each step has its own order"
+
+
+def test_the_authors_code_forgets_its_weights_and_gates_twice():
+    filter = AuthorsFilter(num_particles=6, nonzero=2)
+    state = started(filter, torch.linspace(-3, 2, 6), steps=4)
+    moved = filter.moved(state)
+    assert moved.particles == pf.transition(filter.init(3, OPS).particles, seed=3, step=5)
+    assert torch.equal(filter.policy(moved).particles, moved.particles.particles / 2)
+    assert (filter.m, filter.start_value, filter.resampling) == (10.0, 0.5, "multinomial")
+
+
+def test_a_clone_takes_an_optimizer():
+    model, _ = learning()
+    with pytest.raises(ValueError, match="the filter 'paper' trains a clone of the network; pass optimizer"):
+        step(search_of(), model, None)
+    search = gap_search()
+    search.set_epoch(1)
+    assert step(search, model, None).step == 1
 
 
 # Losses, precision, data.
@@ -145,7 +189,7 @@ binary_cross_entropy = nn.BCEWithLogitsLoss(reduction="none")
     [(1, binary_cross_entropy), (3, lambda logits, targets: binary_cross_entropy(logits, targets).mean(1))],
     ids=["two classes in one column", "several classes at once"],
 )
-@pytest.mark.parametrize("make", [search_of, improved_search], ids=["paper", "improved"])
+@pytest.mark.parametrize("make", [search_of, gap_search], ids=["paper", "gap"])
 def test_binary_cross_entropy(make, outputs, loss):
     images, labels = pictures()
     targets = nn.functional.one_hot(labels, 3)[:, :outputs].float()
@@ -257,4 +301,4 @@ def test_a_held_out_probe_is_never_trained_on():
     assert seen["measured"] == [held_out] * 4
     assert seen["clone"]
     assert not seen["clone"] & held_out
-    assert ParticleAugment(measure_size=9).training_ids(labels).tolist() == list(range(len(labels)))
+    assert ParticleAugment(PaperFilter(measure_size=9)).training_ids(labels).tolist() == list(range(len(labels)))
