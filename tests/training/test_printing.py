@@ -23,8 +23,7 @@ def test_what_a_run_prints(tiny, tmp_path):
     first, *lines = outcome.stdout.splitlines()
     assert first.startswith("only 10 images are held out for measuring, so the filter will mostly follow noise; set a")
     assert re.fullmatch(
-        r"digits: wrn-10-1 on digits, 3 epochs, policy particles; \w+ executor, step by step, fp32; "
-        r"about \d+\.\d minutes",
+        r"digits: wrn-10-1 on digits, 3 epochs, policy particles; \w+ executor, step by step, fp32",
         lines[0],
     )
     for number, line in enumerate(lines[1:4], start=1):

@@ -68,6 +68,10 @@ class ImageData:
         """The number of classes."""
         return len(self.classes)
 
+    def examples(self, count: int = 16) -> Tensor:
+        """Return a few training images, to show."""
+        return self.train_images[:count]
+
 
 def _check_part(part: str, images: Tensor, labels: Tensor, num_classes: int) -> None:
     if images.dtype != torch.uint8 or images.dim() != 4 or images.shape[1] not in (1, 3) or not images.numel():

@@ -55,6 +55,10 @@ class FolderData:
         """Labels of the test images, int64 ``[N]``."""
         return self.test.images.labels
 
+    def examples(self, count: int = 16) -> Tensor:
+        """Return a few training images, spread over the classes, to show."""
+        return example_images(self.train.images, self.train.size, count)
+
 
 def open_folder(
     directory: str | os.PathLike[str],
