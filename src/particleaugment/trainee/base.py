@@ -206,7 +206,7 @@ class LoopTrainee(ABC, Generic[B]):
         """
         if self.ranks.world > 1:
             with Snapshot().of(self.model, self.optimizer):
-                self.train(Identity(), torch.arange(min(self.batch_size, samples)), 0, progress=silent)
+                self.train(Identity(), torch.arange(min(self.batch_size, samples), device="cpu"), 0, progress=silent)
 
     @contextmanager
     def aside(self) -> Iterator[None]:
