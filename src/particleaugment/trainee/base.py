@@ -24,7 +24,7 @@ from particleaugment.trainee.protocol import Progress, silent
 from particleaugment.trainee.ranks import Ranks
 from particleaugment.trainee.snapshot import Snapshot
 
-__all__ = ["Batch", "LoopTrainee", "Pictures", "Share"]
+__all__ = ["Batch", "LoopTrainee", "PlainImages", "Share"]
 
 VALUES_PER_BATCH = 1024 * 3 * 32 * 32
 """Pixel values in a batch of a measurement: large batches, small enough for a CPU's memory."""
@@ -60,7 +60,7 @@ class Batch(NamedTuple):
     share: Share
 
 
-class Pictures(NamedTuple):
+class PlainImages(NamedTuple):
     """Plain uint8 images with their targets.
 
     Attributes:
@@ -90,7 +90,7 @@ class LoopTrainee(ABC, Generic[B]):
         self.learner, self.pipelines, self.batch_size = learner, pipelines, batch_size
         self.batches_done = 0
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
-        self._measured: tuple[Tensor, Pictures] | None = None
+        self._measured: tuple[Tensor, PlainImages] | None = None
 
     # What a trainee adds.
 
@@ -103,11 +103,11 @@ class LoopTrainee(ABC, Generic[B]):
         """Take a training step and add the sum of its losses to ``_loss_sum``."""
 
     @abstractmethod
-    def _plain(self, ids: Tensor) -> Pictures:
+    def _plain(self, ids: Tensor) -> PlainImages:
         """Return plain training images."""
 
     @abstractmethod
-    def _test(self, batches: Sequence[Tensor]) -> Iterator[Pictures]:
+    def _test(self, batches: Sequence[Tensor]) -> Iterator[PlainImages]:
         """Return batches of test images by number, one after the other."""
 
     @property
@@ -221,8 +221,8 @@ class LoopTrainee(ABC, Generic[B]):
 
     def losses(self, ids: Tensor, *, progress: Progress = silent, phase: str = "measure") -> Tensor:
         """Return the loss of each plain image; see :class:`particleaugment.trainee.protocol.Trainee`."""
-        pictures, share = self._share_of_plain(ids)
-        losses = self._losses(pictures, len(ids), progress=progress, phase=phase)
+        plain, share = self._share_of_plain(ids)
+        losses = self._losses(plain, len(ids), progress=progress, phase=phase)
         return self.ranks.collect(losses[:share], len(ids))
 
     def measure(
@@ -234,16 +234,16 @@ class LoopTrainee(ABC, Generic[B]):
         keyed by sample id and step alone. Crop, flip and erasing play no part here. Ranks share the samples out, and
         each holds all losses in the end.
         """
-        pictures, share = self._share_of_plain(ids)
+        plain, share = self._share_of_plain(ids)
         particles = len(policy.particles)
         self.pipelines.measuring.set_policy(policy)
         self.pipelines.measuring.set_epoch(epoch_key)
-        losses = self._losses(pictures, len(ids), particles, progress=progress, phase=phase)
-        table = torch.cat([losses.view(particles, -1), self._losses(pictures, len(ids))[None]])
+        losses = self._losses(plain, len(ids), particles, progress=progress, phase=phase)
+        table = torch.cat([losses.view(particles, -1), self._losses(plain, len(ids))[None]])
         whole = self.ranks.collect(table[:, :share], len(ids))
         return whole[:-1], whole[-1]
 
-    def _share_of_plain(self, ids: Tensor) -> tuple[Pictures, int]:
+    def _share_of_plain(self, ids: Tensor) -> tuple[PlainImages, int]:
         """Return this rank's share of plain images, and how many count: one that has none computes one for nothing."""
         mine = self.ranks.share(ids.cpu())
         share = len(mine)
@@ -255,20 +255,20 @@ class LoopTrainee(ABC, Generic[B]):
 
     @torch.no_grad()
     def _losses(
-        self, pictures: Pictures, of_all: int, particles: int = 0, *, progress: Progress = silent, phase: str = ""
+        self, plain: PlainImages, of_all: int, particles: int = 0, *, progress: Progress = silent, phase: str = ""
     ) -> Tensor:
         """Return the losses of images in large batches: plain, or under one particle after the other.
 
         Forward passes of wrapped networks, and progress, may hold a word between ranks: all take as many turns as the
         one with the largest share of all samples, and a rank that has nothing left computes something again.
         """
-        count, times = len(pictures.ids), max(1, particles)
-        batch = self._large_batch(pictures.images.shape[1:].numel())
-        largest, device = times * self.ranks.largest_share(of_all), pictures.ids.device
+        count, times = len(plain.ids), max(1, particles)
+        batch = self._large_batch(plain.images.shape[1:].numel())
+        largest, device = times * self.ranks.largest_share(of_all), plain.ids.device
         turns, losses = _turns(times * count, largest, batch, device), []
         pipeline = self.pipelines.measuring if particles else self.pipelines.plain
         for turn, chunk in enumerate(turns):
-            inputs, targets = _inputs(pipeline, pictures, chunk % count, chunk // count if particles else None)
+            inputs, targets = _inputs(pipeline, plain, chunk % count, chunk // count if particles else None)
             losses.append(self.learner.losses(inputs, targets))
             progress(phase, turn + 1, len(turns))
         return torch.cat(losses)[: times * count].to("cpu", torch.float64)
@@ -286,9 +286,9 @@ class LoopTrainee(ABC, Generic[B]):
         right = torch.zeros((), dtype=torch.int64, device=self.learner.device)
         done = 0
         with self._reading():
-            for pictures in self._test(numbers.split(large) if len(numbers) else ()):
-                logits = self.learner.logits(self.pipelines.plain(pictures.images, pictures.ids, pictures.rows))
-                labels = _rows(pictures.targets, pictures.rows).to(logits.device)
+            for plain in self._test(numbers.split(large) if len(numbers) else ()):
+                logits = self.learner.logits(self.pipelines.plain(plain.images, plain.ids, plain.rows))
+                labels = _rows(plain.targets, plain.rows).to(logits.device)
                 loss_sum += self._sum_of_losses(logits, labels)
                 right += (logits.argmax(1) == labels).sum()
                 done += 1
@@ -302,9 +302,9 @@ class LoopTrainee(ABC, Generic[B]):
         return self.learner.loss(logits, labels).double().sum()
 
 
-def _inputs(pipeline: Pipeline, pictures: Pictures, which: Tensor, particle: Tensor | None) -> tuple[Tensor, Tensor]:
-    index = which if pictures.rows is None else pictures.rows[which]
-    return pipeline(pictures.images, pictures.ids[which], index, particle=particle), _rows(pictures.targets, index)
+def _inputs(pipeline: Pipeline, plain: PlainImages, which: Tensor, particle: Tensor | None) -> tuple[Tensor, Tensor]:
+    index = which if plain.rows is None else plain.rows[which]
+    return pipeline(plain.images, plain.ids[which], index, particle=particle), _rows(plain.targets, index)
 
 
 def _rows(values: Tensor, rows: Tensor | None) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from particleaugment.augment.batch import Augment
 from particleaugment.data.samples import Samples
-from particleaugment.trainee.base import Batch, LoopTrainee, Pictures, Share
+from particleaugment.trainee.base import Batch, LoopTrainee, PlainImages, Share
 from particleaugment.trainee.learner import Learner
 from particleaugment.trainee.pipelines import step_pipelines
 
@@ -45,15 +45,15 @@ class EagerTrainee(LoopTrainee[Batch]):
     def _step(self, batch: Batch) -> None:
         self._learn(self.learner, batch)
 
-    def _plain(self, ids: Tensor) -> Pictures:
+    def _plain(self, ids: Tensor) -> PlainImages:
         images, targets = self.samples.gather(ids)
-        return Pictures(images.to(self.learner.device), targets, ids)
+        return PlainImages(images.to(self.learner.device), targets, ids)
 
-    def _test(self, batches: Sequence[Tensor]) -> Iterator[Pictures]:
+    def _test(self, batches: Sequence[Tensor]) -> Iterator[PlainImages]:
         images, labels = self._test_set
         for numbers in batches:
             chosen = numbers.to(images.device)
-            yield Pictures(images[chosen].to(self.learner.device), labels[chosen], numbers)
+            yield PlainImages(images[chosen].to(self.learner.device), labels[chosen], numbers)
 
     @property
     def _test_size(self) -> tuple[int, int]:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from particleaugment.trainee.base import LoopTrainee, Pictures, Share
+from particleaugment.trainee.base import LoopTrainee, PlainImages, Share
 from particleaugment.trainee.learner import Learner
 from particleaugment.trainee.pipelines import Pipelines
 from particleaugment.trainee.snapshot import Snapshot
@@ -80,14 +80,14 @@ class GraphTrainee(LoopTrainee[int]):
 
     # Where images come from.
 
-    def _plain(self, ids: Tensor) -> Pictures:
+    def _plain(self, ids: Tensor) -> PlainImages:
         ids = ids.to(self.device)
-        return Pictures(self.images, self.labels, ids, rows=ids)
+        return PlainImages(self.images, self.labels, ids, rows=ids)
 
-    def _test(self, batches: Sequence[Tensor]) -> Iterator[Pictures]:
+    def _test(self, batches: Sequence[Tensor]) -> Iterator[PlainImages]:
         for numbers in batches:
             numbers = numbers.to(self.device)
-            yield Pictures(*self.test, numbers, rows=numbers)
+            yield PlainImages(*self.test, numbers, rows=numbers)
 
     @property
     def _test_size(self) -> tuple[int, int]:

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from particleaugment.data.reader import Reader
-from particleaugment.data.streamed import FolderData
-from particleaugment.trainee.base import Batch, LoopTrainee, Pictures, Share
+from particleaugment.data.streamed import StreamedData
+from particleaugment.trainee.base import Batch, LoopTrainee, PlainImages, Share
 from particleaugment.trainee.learner import Learner, NonFiniteLoss
 from particleaugment.trainee.pipelines import Pipelines
 from particleaugment.trainee.snapshot import Snapshot
@@ -46,7 +46,7 @@ class StreamTrainee(LoopTrainee[Batch]):
         self,
         learner: Learner,
         pipelines: Pipelines,
-        data: FolderData,
+        data: StreamedData,
         batch_size: int,
         workers: int,
         *,
@@ -79,14 +79,14 @@ class StreamTrainee(LoopTrainee[Batch]):
         for (images, labels, ids), share in zip(stream, shares):
             yield Batch(self.pipelines.training(images, ids), labels, share)
 
-    def _plain(self, ids: Tensor) -> Pictures:
+    def _plain(self, ids: Tensor) -> PlainImages:
         pieces = list(self._stream(PLAIN, ids.split(self.batch_size)))
         images, labels, samples = (torch.cat(tensors) for tensors in zip(*pieces))
-        return Pictures(images, labels, samples)
+        return PlainImages(images, labels, samples)
 
-    def _test(self, batches: Sequence[Tensor]) -> Iterator[Pictures]:
+    def _test(self, batches: Sequence[Tensor]) -> Iterator[PlainImages]:
         for images, labels, ids in self._stream(TEST, batches):
-            yield Pictures(images, labels, ids)
+            yield PlainImages(images, labels, ids)
 
     @property
     def _test_size(self) -> tuple[int, int]:

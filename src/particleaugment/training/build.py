@@ -17,7 +17,7 @@ from particleaugment.data.folder import IMAGENET_STATISTICS, MEMORY_LIMIT, decod
 from particleaugment.data.listing import FolderListing, find_images
 from particleaugment.data.reader import default_workers
 from particleaugment.data.samples import Samples
-from particleaugment.data.streamed import FolderData, open_folder
+from particleaugment.data.streamed import StreamedData, open_folder
 from particleaugment.executors import choose_executor
 from particleaugment.policies import Identity
 from particleaugment.trainee.eager import EagerTrainee
@@ -71,7 +71,7 @@ class Parts:
         chosen: What was chosen for this machine and why, in a sentence.
     """
 
-    data: ImageData | FolderData
+    data: ImageData | StreamedData
     samples: Samples | ImageList
     trainee: Trainee
     chosen: str
@@ -270,7 +270,7 @@ def _why_streamed(config: Config, found: FolderListing | None) -> str:
     return sizes if needed > MEMORY_LIMIT else ""
 
 
-def _open_folder(config: Config, quiet: bool, found: FolderListing | None) -> FolderData:
+def _open_folder(config: Config, quiet: bool, found: FolderListing | None) -> StreamedData:
     if not config.data_place:
         raise ConfigError("the data set 'folder' needs data_dir, a directory with one sub-folder of images per class")
     return open_folder(
@@ -292,7 +292,7 @@ def _how_it_counts(config: Config) -> str:
 
 
 def _pipelines(
-    config: Config, data: ImageData | FolderData, model: nn.Module, size: Sequence[int], executor: str
+    config: Config, data: ImageData | StreamedData, model: nn.Module, size: Sequence[int], executor: str
 ) -> tuple[Pipelines, Callable[[Tensor], Tensor]]:
     before, after = always_on(config)
     return make_pipelines(
