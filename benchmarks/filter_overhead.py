@@ -19,14 +19,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from common import write
 
 from particleaugment.policies.particles import ParticlePolicy
 from particleaugment.recipes import get_recipe
 from particleaugment.search import clone
 from particleaugment.search.paper import PaperFilter
-from particleaugment.trainee import eager
+from particleaugment.trainee import pipelines
 from particleaugment.trainee.learner import Learner
+from particleaugment.trainee.protocol import silent
 from particleaugment.trainee.snapshot import Snapshot
 from particleaugment.training.build import resolve
 from particleaugment.training.display import Display
@@ -52,7 +54,7 @@ def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 def instrument() -> None:
     clone.disjoint_stratified_subsets = timed("draw the subsets", clone.disjoint_stratified_subsets)  # type: ignore[attr-defined]
     clone._train_clone = timed("train the clone", clone._train_clone)
-    eager.apply = timed("augment the measured images", eager.apply)  # type: ignore[attr-defined]
+    pipelines.apply = timed("augment the measured images", pipelines.apply)  # type: ignore[attr-defined]
     ParticlePolicy.sample_particle = timed("draw the programs", ParticlePolicy.sample_particle)  # type: ignore[method-assign]
     Learner.losses = timed("forward passes", Learner.losses)  # type: ignore[method-assign]
     PaperFilter.step = timed("filter step", PaperFilter.step)  # type: ignore[method-assign]
@@ -80,7 +82,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, Stop() as stop:
         run = RunFolder.create(Path(folder) / "run", config)
         session = Session(run, Display(quiet=True), stop, checkpoint_seconds=1e9)
-        session.estimate_seconds()
+        with Snapshot().of(session.model, session.optimizer):  # warm up
+            session.trainee.train(session.policy_of(1), torch.arange(config.batch_size), 0, progress=silent)
         instrument()
         start = time.perf_counter()
         train(session)

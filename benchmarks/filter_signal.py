@@ -131,13 +131,13 @@ class Study:
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
         data = load_data("cifar10", directory)
         device = torch.device("cuda")
-        self.data: ImageData = replace(
-            data, train_images=data.train_images.to(device), train_labels=data.train_labels.to(device)
-        )
+        images, labels = data.train_images.to(device), data.train_labels.to(device)
         self.train, self.held_out = train_validation_split(data.train_labels, 5000, 0)
         self.small, rest = (self.train[part] for part in _two_parts(data.train_labels[self.train], SMALL.images))
         judged = rest[:10000].to(device)
-        self.judge_images, self.judge_labels = self.data.train_images[judged], self.data.train_labels[judged]
+        self.data: ImageData = replace(
+            data, train_images=images, train_labels=labels, test_images=images[judged], test_labels=labels[judged]
+        )
         self.trainee = StudyTrainee(self.data, MODEL)
 
     def repeatability(self, name: str, seed: int) -> dict[str, Any]:
@@ -164,7 +164,7 @@ class Study:
         return {
             "regime": asdict(regime) | {"rows": [regime.rows.start, regime.rows.stop]},
             "moments": measured,
-            "final_accuracy": accuracy(trainee, self.judge_images, self.judge_labels) if name == "small" else None,
+            "final_accuracy": accuracy(trainee) if name == "small" else None,
             "seconds": round(time.perf_counter() - start, 1),
         }
 
@@ -176,7 +176,7 @@ class Study:
         for epoch in range(1, epochs + 1):
             trainee.set_rate(cosine(epoch, epochs))
             loss = trainee.epoch(training, self.small, seed, epoch)
-        return {str(seed): {"accuracy": accuracy(trainee, self.judge_images, self.judge_labels), "train_loss": loss}}
+        return {str(seed): {"accuracy": accuracy(trainee), "train_loss": loss}}
 
 
 def _two_parts(labels: Tensor, count: int) -> tuple[Tensor, Tensor]:

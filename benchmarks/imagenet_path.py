@@ -32,6 +32,7 @@ from particleaugment.policies import Policy, parse
 from particleaugment.recipes import get_recipe
 from particleaugment.search.clone import probe
 from particleaugment.search.paper import PaperFilter
+from particleaugment.trainee.base import Batch, Share
 from particleaugment.trainee.snapshot import Snapshot
 from particleaugment.trainee.stream import TRAIN, StreamTrainee
 from particleaugment.training.build import build
@@ -162,8 +163,9 @@ class Bench:
         """Time the training step on a resident batch."""
         images, labels, ids = self.batch()
         inputs = self.trainee.pipelines.plain(images, ids)
+        batch = Batch(inputs, labels, Share(ids, 1.0, len(ids)))
         self.parts.model.train()
-        return rate(self.config.batch_size, self.timed(lambda: self.trainee._step(inputs, labels, 1.0)))
+        return rate(self.config.batch_size, self.timed(lambda: self.trainee._step(batch)))
 
     def timed(self, work: Callable[[], object]) -> list[float]:
         """Return the seconds of repeated calls, each to the device's end."""

@@ -9,17 +9,19 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from signal_average import WeightAverage, estimate_batch_statistics
 from torch import Tensor
-from torch.nn import functional
 
 from particleaugment import filter as pf
+from particleaugment.augment.pipeline import FusedPipeline
 from particleaugment.augment.transforms import HorizontalFlip, Normalize, PadCrop, RandomErasing
 from particleaugment.core.ops import OPS
-from particleaugment.core.program import resample_code
 from particleaugment.data import ImageData, epoch_permutation
 from particleaugment.models import build_model
 from particleaugment.policies import ParticlePolicy
 from particleaugment.trainee.graph import GraphTrainee
+from particleaugment.trainee.learner import Learner
+from particleaugment.trainee.pipelines import make_pipelines
 from particleaugment.trainee.snapshot import Snapshot
+from particleaugment.training.network import cross_entropy
 
 M = 3.0
 SPARSE = 50  # particles of the paper's kind come first in every policy here, then one particle per op
@@ -59,19 +61,21 @@ class StudyTrainee(GraphTrainee):
         )  # fmt: skip
         for parameter in model.parameters():
             optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-        super().__init__(
-            model, optimizer, data.train_images, data.train_labels, Normalize(data.mean, data.std, torch.bfloat16),
-            seed=0, batch_size=BATCH, before=[PadCrop(4), HorizontalFlip()], after=[RandomErasing()],
-            resample=resample_code("bilinear"), fill=(128, 128, 128),
-            autocast=lambda: torch.autocast("cuda", torch.bfloat16), say=say,
+        pipelines, preprocess = make_pipelines(
+            device, (32, 32), Normalize(data.mean, data.std, torch.bfloat16), 0, "fused",
+            before=[PadCrop(4), HorizontalFlip()], after=[RandomErasing()], resample="bilinear", fill=(128, 128, 128),
         )  # fmt: skip
+        learner = Learner(model, optimizer, cross_entropy, preprocess, lambda: torch.autocast("cuda", torch.bfloat16))
+        train, test = (data.train_images, data.train_labels), (data.test_images, data.test_labels)
+        super().__init__(learner, pipelines, train, test, BATCH, say=say)
         self.model_name, self.classes = model_name, data.num_classes
         self.sample_losses = torch.zeros(len(data.train_labels), device=device)
         self.average = WeightAverage(self.model.parameters())
 
-    def _step(self, ids: Tensor, forward: Callable[[Tensor], Tensor]) -> None:
-        inputs = self._training(self.images, ids, index=ids)
-        losses = self._losses(inputs, self.labels[ids], forward)
+    def step(self, ids: Tensor, forward: Callable[[Tensor], Tensor]) -> None:
+        """Take a step and keep its losses."""
+        inputs = self.pipelines.training(self.images, ids, ids)
+        losses = self.learner.losses_through(forward, inputs, self.labels[ids])
         self.optimizer.zero_grad(set_to_none=True)
         losses.mean().backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
@@ -85,7 +89,8 @@ class StudyTrainee(GraphTrainee):
         for parameter in self.model.parameters():
             self.optimizer.state[parameter]["momentum_buffer"].zero_()
         self.average = WeightAverage(self.model.parameters())
-        for pipeline in (self._training, self._measuring):
+        for pipeline in (self.pipelines.training, self.pipelines.measuring):
+            assert isinstance(pipeline, FusedPipeline)
             pipeline.seed.fill_(seed)
 
     def set_rate(self, rate: float) -> None:
@@ -104,15 +109,15 @@ class StudyTrainee(GraphTrainee):
     def inputs(self, ids: Tensor, policy: ParticlePolicy | None, epoch_key: int) -> tuple[Tensor, Tensor]:
         """Return float32 network inputs, under a policy or plain, always-on transforms left out, and targets."""
         ids = ids.to(self.images.device)
-        pipeline = self._plain if policy is None else self._measuring
+        pipeline = self.pipelines.plain if policy is None else self.pipelines.measuring
         if policy is not None:
             pipeline.set_policy(policy)
             pipeline.set_epoch(epoch_key)
-        return pipeline(self.images, ids, index=ids).float(), self.labels[ids]
+        return pipeline(self.images, ids, ids).float(), self.labels[ids]
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return each sample's loss."""
-        return functional.cross_entropy(logits.float(), targets, reduction="none")
+        return cross_entropy(logits.float(), targets)
 
     @contextlib.contextmanager
     def averaged_weights(self, batches: Sequence[Tensor]) -> Iterator[None]:
@@ -131,19 +136,13 @@ def cosine(epoch: int, epochs: int) -> float:
     return 0.5 * RATE * (1 + math.cos(math.pi * (epoch - 1) / epochs))
 
 
-def accuracy(trainee: StudyTrainee, images: Tensor, labels: Tensor) -> float:
-    """Return the accuracy on plain images in percent."""
+def accuracy(trainee: StudyTrainee) -> float:
+    """Return the accuracy on plain test images in percent."""
     trainee.model.eval()
-    return trainee.evaluate(images, labels)[1]
+    return trainee.evaluate()[1]
 
 
 def held_out_losses(trainee: StudyTrainee, ids: Tensor) -> Tensor:
     """Return each sample's loss on plain images, float64, in the network's present state."""
     trainee.model.eval()
-    losses = []
-    with torch.no_grad():
-        for part in ids.split(2048):
-            with trainee.autocast():
-                logits = trainee.model(trainee.inputs(part, None, 0)[0]).float()
-            losses.append(functional.cross_entropy(logits, trainee.labels[part], reduction="none").double())
-    return torch.cat(losses)
+    return trainee.losses(ids).to(ids.device)

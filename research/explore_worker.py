@@ -17,6 +17,7 @@ from candidates import CANDIDATES, FROZEN_FROM, Controller, task_ops  # noqa: E4
 from proving_worker import difficulty, serve  # noqa: E402
 from torch import Tensor  # noqa: E402
 
+from particleaugment.augment.pipeline import FusedPipeline  # noqa: E402
 from particleaugment.core.ops import TABLE, op_indices  # noqa: E402
 from particleaugment.data import epoch_permutation  # noqa: E402
 from particleaugment.data.split import held_out_split  # noqa: E402
@@ -35,15 +36,17 @@ class CountingTrainee(GraphTrainee):
 
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
-        device = self.images.device
-        self._op_numbers = torch.arange(len(TABLE) + 4, device=device)
-        self.op_sums = torch.zeros(2, len(self._op_numbers), device=device)
+        self._op_numbers = torch.arange(len(TABLE) + 4, device=self.device)
+        self.op_sums = torch.zeros(2, len(self._op_numbers), device=self.device)
         self._held: tuple[torch.cuda.CUDAGraph, Tensor, Tensor, Tensor] | None = None
 
-    def _step(self, ids: Tensor, forward: Callable[[Tensor], Tensor]) -> None:
+    def step(self, ids: Tensor, forward: Callable[[Tensor], Tensor]) -> None:
+        """Take a step, and add its losses to the sums of the ops that were drawn."""
         drawn = torch.zeros(len(ids), self.slots, dtype=torch.int64, device=ids.device)
-        inputs = self._training(self.images, ids, index=ids, drawn=drawn)
-        losses = self._losses(inputs, self.labels[ids], forward)
+        training = self.pipelines.training
+        assert isinstance(training, FusedPipeline)
+        inputs = training(self.images, ids, ids, drawn=drawn)
+        losses = self.learner.losses_through(forward, inputs, self.labels[ids])
         self.optimizer.zero_grad(set_to_none=True)
         losses.mean().backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
@@ -57,14 +60,14 @@ class CountingTrainee(GraphTrainee):
         """Return the mean loss of some plain samples; always the same ones, so the pass is captured."""
         self.model.eval()
         if self._held is None:
-            ids = ids.to(self.images.device)
-            inputs, labels = self._plain(self.images, ids, index=ids), self.labels[ids]
+            ids = ids.to(self.device)
+            inputs, labels = self.pipelines.plain(self.images, ids, ids), self.labels[ids]
             for _ in range(2):
-                self._losses(inputs, labels, self.model)
+                self.learner.losses(inputs, labels)
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
-                loss = self._losses(inputs, labels, self.model).double().mean()
+                loss = self.learner.losses(inputs, labels).double().mean()
             self._held = graph, loss, inputs, labels  # the graph reads the last two at every replay
         self._held[0].replay()
         value = float(self._held[1])
@@ -106,7 +109,7 @@ def run_candidate(
         if epoch % config.evaluate_every == 0 or epoch == config.epochs:
             before = time.monotonic()
             parts.model.eval()
-            held_out_loss, accuracy = parts.evaluate(None, lambda *_: None)
+            held_out_loss, accuracy = trainee.evaluate()
             curve.append([epoch, loss, held_out_loss, accuracy])
             traces.append([epoch, controller.trace()])
             evaluating += time.monotonic() - before

@@ -105,7 +105,7 @@ def test_data_are_loaded_once_and_dropped(pictures, monkeypatch, stream):
 
     def watched(config, **options):
         parts = build(config, **options)
-        built.append([weakref.ref(parts.model), weakref.ref(parts.examples)])
+        built.append([weakref.ref(parts.model), weakref.ref(parts.trainee)])
         if stream == "false":
             built[-1].append(weakref.ref(parts.data.train_images))
         cycle = [parts]  # as the first imports of a process leave some

@@ -17,8 +17,8 @@ from particleaugment.data import (
     list_folder,
     load_folder,
 )
+from particleaugment.data.decode import CentreCrop, read_image
 from particleaugment.data.folder import IMAGENET_STATISTICS
-from particleaugment.data.images import CentreCrop, read_image
 
 
 def make_class(folder, count, suffix=".png", first=0, **size):

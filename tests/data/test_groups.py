@@ -9,7 +9,7 @@ from pictures import one_sentence, picture
 from particleaugment.data import ImageData, list_folder, load_data, load_folder, train_validation_split
 from particleaugment.data.groups import as_groups, groups_of_names, smallest_cover, whole_groups
 from particleaugment.data.listing import find_images
-from particleaugment.data.parts import training_parts
+from particleaugment.data.selection import select_training
 from particleaugment.data.split import held_out_split
 from particleaugment.data.streamed import open_folder
 
@@ -99,7 +99,7 @@ def test_judge_and_subset_are_whole_groups_apart_from_each_other(case, data, see
     validation = data.draw(st.integers(1, len(labels) - 1))
     rest, expected = train_validation_split(labels, validation, seed, groups=groups)
     size = data.draw(st.integers(smallest_cover(labels[rest], groups[rest]), len(rest)))
-    train, judge = training_parts(labels, validation=validation, train_size=size, seed=seed, groups=groups)
+    train, judge = select_training(labels, validation=validation, train_size=size, seed=seed, groups=groups)
     assert_whole(groups, train, judge)
     assert torch.equal(judge, expected)
     assert bool(torch.isin(train, rest).all())
@@ -113,15 +113,15 @@ def test_a_subset_of_tracks_is_near_to_its_size(case, data, seed):
     least = sum(int(sizes_of(groups[labels == label]).min()) for label in labels.unique())
     assert smallest_cover(labels, groups) == least
     size = data.draw(st.integers(least, len(labels)))
-    train, _ = training_parts(labels, train_size=size, seed=seed, groups=groups)
+    train, _ = select_training(labels, train_size=size, seed=seed, groups=groups)
     for label in labels.unique().tolist():
         of_class = sizes_of(groups[labels == label])
         taken, target = int((labels[train] == label).sum()), size * int(of_class.sum()) / len(labels)
         assert abs(taken - target) < int(of_class.max()) or target < taken == int(of_class.min())
     if least > len(labels.unique()):
         with pytest.raises(ValueError, match=f"too small for whole groups of every class; {least} images are enough"):
-            training_parts(labels, train_size=least - 1, groups=groups)
-    everything, _ = training_parts(labels, train_size=len(labels), seed=seed, groups=groups)
+            select_training(labels, train_size=least - 1, groups=groups)
+    everything, _ = select_training(labels, train_size=len(labels), seed=seed, groups=groups)
     assert len(everything) == len(labels)
 
 
@@ -130,7 +130,7 @@ def test_rounding_of_equal_classes_does_not_add_up():
     train, held_out = train_validation_split(labels, 1500, seed=0, groups=groups)  # of each class a group and a half
     assert (len(train), len(held_out)) == (3500, 1500)
     assert set(labels[held_out].bincount().tolist()) == {20, 40}
-    subset, _ = training_parts(labels, train_size=2500, seed=1, groups=groups)
+    subset, _ = select_training(labels, train_size=2500, seed=1, groups=groups)
     assert len(subset) == 2500
 
 

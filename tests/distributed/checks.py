@@ -42,10 +42,10 @@ def digits():
     return Samples((data.train_images[:COUNT], data.train_labels[:COUNT]))
 
 
-def trainee_of(ranks, model, dtype=torch.float32, batch=BATCH, augment=None):
+def trainee_of(ranks, model, dtype=torch.float32, batch=BATCH, augment=None, test=None):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     learner = Learner(model, optimizer, cross_entropy, scaled(dtype), ranks=ranks)
-    return EagerTrainee(learner, digits(), augment or Augment("trivial", SEED, before=[PadCrop(4)]), batch)
+    return EagerTrainee(learner, digits(), augment or Augment("trivial", SEED, before=[PadCrop(4)]), batch, test)
 
 
 def silent(phase, done, total):
@@ -100,15 +100,17 @@ def pixels(ranks):
 
 def measurement(ranks):
     """Losses of a fixed network under particles and on plain images, of fewer samples than make even shares."""
-    trainee = trainee_of(ranks, build_model("wrn-10-1", 10, SEED).eval())
+    data = load_digits()
+    test = data.test_images[:51], data.test_labels[:51]
+    trainee = trainee_of(ranks, build_model("wrn-10-1", 10, SEED).eval(), test=test)
     particles = torch.rand(5, 15, generator=torch.Generator().manual_seed(1))
     policy = ParticlePolicy(particles, torch.ones(5), m=5)
     turns = []
     losses = trainee.measure(
         policy, torch.arange(30, 60), 1, progress=lambda *turn: turns.append(turn), phase="measure"
     )
-    data = load_digits()
-    accuracy = trainee.evaluate(data.test_images[:50], data.test_labels[:50])
+    assert torch.equal(trainee.losses(torch.arange(30, 60)), losses[1])
+    accuracy = trainee.evaluate(50)
     return losses, accuracy, ranks.gather_texts(fingerprint(losses)), ranks.gather_texts(repr(turns))
 
 

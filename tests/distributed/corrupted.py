@@ -1,6 +1,7 @@
 """The command line, on a machine whose rank 1 goes wrong: after each filter step a bit of a particle is flipped."""
 
 import os
+from dataclasses import replace
 
 import torch
 
@@ -13,9 +14,9 @@ step_with = ParticleAugment.step_with
 
 def with_a_flipped_bit(self, *arguments):
     record = step_with(self, *arguments)
-    particles = self.state.particles.clone()
+    particles = self.state.particles.particles
     particles.view(torch.int64)[0, 0] ^= 1
-    self.state = ParticleSet(particles, self.state.log_weights)
+    self.state = replace(self.state, particles=ParticleSet(particles, self.state.particles.log_weights))
     return record
 
 

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from toy import IMAGES, LABELS, Convolutional, cross_entropy, indexed, network, preprocess, search_of
 
 import particleaugment as pa
-from particleaugment.trainee import eager
+from particleaugment.trainee import base
 from particleaugment.trainee.ranks import RankError, Ranks, fingerprint
 
 PER_RANK = 6
@@ -150,7 +150,7 @@ def own(folder):
         found["restored"].append(before == everything(model, optimizer))
         found["states"].append(of(search))
         found["networks"].append(fingerprint(model.parameters()))
-    eager._VALUES_PER_BATCH = 5 * IMAGES[0].numel()  # so that a rank has more batches to measure than another
+    base.VALUES_PER_BATCH = 5 * IMAGES[0].numel()  # so that a rank has more batches to measure than another
     found["measured"] = measured(world, rank)
     found["measured wrapped"] = measured(world, rank, wrapped)
     augment = pa.Augment("rand-m9-n3")

@@ -16,7 +16,7 @@ from particleaugment.recipes import get_recipe
 from particleaugment.trainee.eager import EagerTrainee
 from particleaugment.trainee.graph import GraphTrainee
 from particleaugment.training import build as building
-from particleaugment.training import loop
+from particleaugment.training import loop, network
 from particleaugment.training.config import Config, override
 from particleaugment.training.display import Display
 from particleaugment.training.run import RunFolder
@@ -162,7 +162,7 @@ def parts_of(monkeypatch, samples, model, *assignments, resident=True, say=print
         test_labels=digits.test_labels[:50],
     )
     monkeypatch.setattr(building, "load_data", lambda *_, **__: data)
-    monkeypatch.setattr(building, "build_model", lambda *_: model)
+    monkeypatch.setattr(network, "build_model", lambda *_: model)
     if not resident:
         monkeypatch.setattr(building, "_fits", lambda *_: False)
     settings = ["precision=fp32", "flip=0.5", "erase=0.5", "batch_size=64", "learning_rate=0.05", *assignments]
@@ -199,7 +199,7 @@ def test_every_sample_is_trained_on_once_with_the_pixels_of_the_cpu(monkeypatch,
 def test_whole_steps_train_as_steps_one_by_one(monkeypatch, arithmetic, compiled):
     from particleaugment.models import build_model
 
-    said, trained = [], {}
+    said, trained, judged = [], {}, {}
     for resident in (True, False):
         model, settings = build_model("wrn-10-1", 10, seed=0), ["device=cuda", f"compile={compiled}"]
         with monkeypatch.context() as patch:
@@ -209,8 +209,11 @@ def test_whole_steps_train_as_steps_one_by_one(monkeypatch, arithmetic, compiled
         trained[resident] = total, [parameter.detach().cpu() for parameter in model.parameters()]
         if resident:
             assert 64 in parts.trainee._graphs
+        model.eval()
+        judged[resident] = parts.trainee.evaluate()[0], float(parts.trainee.losses(torch.arange(40, 60)).mean())
     assert said == []
     assert trained[True][0] == pytest.approx(trained[False][0], rel=1e-3)
+    assert judged[True] == pytest.approx(judged[False], rel=0.02)
     for whole, single in zip(trained[True][1], trained[False][1]):
         torch.testing.assert_close(whole, single, rtol=0.02, atol=2e-3)
 

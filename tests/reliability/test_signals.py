@@ -14,7 +14,6 @@ from particleaugment.report import page
 from particleaugment.trainee.eager import EagerTrainee
 from particleaugment.training import checkpoint, session
 from particleaugment.training.checkpoint import find_checkpoints, load_latest
-from particleaugment.training.session import Session
 from particleaugment.util.stop import Stop, StopNow
 
 SETTINGS = TINY_OPTIONS
@@ -57,10 +56,9 @@ def goes_on(path, undisturbed):
 # What is called, the number of the call that the signal comes before, and the epoch of the checkpoint before that.
 PLACES = {
     "set-up": (session, "build", 1, None),
-    "the estimate": (Session, "estimate_seconds", 1, None),
-    "training": (EagerTrainee, "train", 9, 3),
-    "the clone": (EagerTrainee, "train", 8, 2),
-    "evaluation": (EagerTrainee, "evaluate", 6, 2),
+    "training": (EagerTrainee, "train", 5, 3),
+    "the clone": (EagerTrainee, "train", 4, 2),
+    "evaluation": (EagerTrainee, "evaluate", 2, 2),
     "the filter's measurement": (EagerTrainee, "measure", 2, None),
     "a checkpoint": (session, "save_checkpoint", 2, 2),
 }
@@ -83,7 +81,7 @@ def test_the_first_signal_saves(place, number, tiny, no_report, undisturbed, tmp
         outcome = train(path)
     assert outcome.exit_code == 128 + number
     assert outcome.stderr == ""
-    early = place in ("set-up", "the estimate")
+    early = place == "set-up"
     what = "stopped before the first batch" if early else "stopped and saved"
     assert outcome.stdout.splitlines()[-1] == f"{what}; continue with: particleaugment resume {path}"
     assert bool(find_checkpoints(path)) != early

@@ -82,6 +82,7 @@ def _facts(config: Config, quiet: bool) -> _Facts | str:
     """Return what is to know about the data, or why they cannot be used."""
     try:
         parts = build(config, say=lambda message: None, quiet=quiet)
+        parts.data.examples()  # of files some are read
     except OSError as error:
         return (
             f"{error.filename or 'the data'} cannot be read: {error.strerror or error}; check the path and its rights"

@@ -7,7 +7,6 @@ from html import escape
 
 from particleaugment.compare import plots
 from particleaugment.compare.comparison import Comparison
-from particleaugment.compare.progress import duration
 from particleaugment.compare.summary import (
     ArmSummary,
     accuracy_text,
@@ -18,6 +17,7 @@ from particleaugment.compare.summary import (
     time_remark,
 )
 from particleaugment.report.page import alarm_box, figure, self_contained, settings_table
+from particleaugment.training.clock import duration
 
 __all__ = ["render", "table"]
 

@@ -11,8 +11,9 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from particleaugment.compare.records import RunRecord
 from particleaugment.compare.runner import Child
+from particleaugment.training.clock import duration
 
-__all__ = ["ComparisonProgress", "duration"]
+__all__ = ["ComparisonProgress"]
 
 REFRESH_SECONDS = 1.0
 
@@ -101,17 +102,6 @@ class ComparisonProgress:
 
     def _say(self, message: str) -> None:
         self.console.print(message, soft_wrap=True)
-
-
-def duration(seconds: float) -> str:
-    """Return a time in the unit that suits it.
-
-    >>> duration(40), duration(400), duration(8000)
-    ('40 s', '6.7 minutes', '2.2 hours')
-    """
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.1f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
 
 
 def _key(run: RunRecord) -> tuple[str, int]:

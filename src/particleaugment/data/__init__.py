@@ -1,16 +1,20 @@
-"""Data sets as tensors, and keyed ways to split and order them."""
+"""Data sets, and keyed ways to split and order them.
+
+A run trains on :class:`ImageData`, images in memory, or on ``StreamedData``, files that are decoded while it trains. An
+:class:`ImageList` names files, and a :class:`FolderDataset` decodes them. ``Samples`` is anyone's data set by index.
+"""
 
 import os
 from pathlib import Path
 
 from particleaugment.data.cifar import load_cifar10, load_cifar100
-from particleaugment.data.dataset import ImageData, channel_statistics, hold_out
 from particleaugment.data.digits import load_digits
 from particleaugment.data.folder import FolderDataset, folder_statistics, load_folder
 from particleaugment.data.groups import check_grouping
 from particleaugment.data.idx import load_fashion_mnist, load_mnist
 from particleaugment.data.listing import ImageList, list_folder
-from particleaugment.data.parts import check_train_size
+from particleaugment.data.memory import ImageData, channel_statistics, hold_out
+from particleaugment.data.selection import check_train_size
 from particleaugment.data.split import (
     disjoint_stratified_subsets,
     epoch_permutation,

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from particleaugment.data.dataset import ImageData
+from particleaugment.data.memory import ImageData
 from particleaugment.util.shown import shown_command
 
 __all__ = ["CIFAR10", "CIFAR100", "LAYOUTS", "Layout", "load_cifar10", "load_cifar100", "read_cifar"]

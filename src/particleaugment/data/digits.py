@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from particleaugment.data.dataset import ImageData, channel_statistics
+from particleaugment.data.memory import ImageData, channel_statistics
 from particleaugment.data.split import train_validation_split
 
 __all__ = ["load_digits"]

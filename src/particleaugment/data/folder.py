@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_info
 
-from particleaugment.data.dataset import ImageData, channel_statistics
-from particleaugment.data.images import Box, CentreCrop, RandomResizedCrop, read_image
+from particleaugment.data.decode import Box, CentreCrop, RandomResizedCrop, read_image
 from particleaugment.data.listing import ImageList, list_folder, some_of
+from particleaugment.data.memory import ImageData, channel_statistics
 from particleaugment.data.progress import progress_bar
 from particleaugment.data.split import epoch_permutation
 from particleaugment.util.shared_memory import sharing
@@ -59,7 +59,7 @@ class FolderDataset(Dataset[Item]):
         seed: The run's seed.
         crop: How random parts are drawn.
         centre: How the centre is cut out: by default after the shorter side is brought to 256/224 of the size.
-        max_pixels: The largest image that is read, see :func:`particleaugment.data.images.read_image`.
+        max_pixels: The largest image that is read, see :func:`particleaugment.data.decode.read_image`.
 
     >>> import tempfile
     >>> from PIL import Image

@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from particleaugment.data.dataset import ImageData, channel_statistics
 from particleaugment.data.folder import MEMORY_LIMIT
+from particleaugment.data.memory import ImageData, channel_statistics
 from particleaugment.util.shown import shown_command
 
 __all__ = ["FASHION_MNIST", "FILES", "MNIST", "IdxLayout", "load_fashion_mnist", "load_mnist", "read_idx"]

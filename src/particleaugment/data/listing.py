@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from particleaugment.data.decode import EXTENSIONS
 from particleaugment.data.groups import check_grouping, groups_of_names
-from particleaugment.data.images import EXTENSIONS
-from particleaugment.data.parts import training_parts
+from particleaugment.data.selection import select_training
 from particleaugment.data.split import train_validation_split
 
 __all__ = ["FolderListing", "ImageList", "find_images", "list_folder", "some_of"]
@@ -127,7 +127,7 @@ class FolderListing:
     skipped: Mapping[str, int]
     grouping: str = "none"
 
-    def parts(
+    def selected(
         self, validation: int | float = 0, train_size: int | float = 1.0, seed: int = 0
     ) -> tuple[ImageList, ImageList, Tensor | None]:
         """Return the images to train on, those to test on, and the groups of the former.
@@ -147,7 +147,7 @@ class FolderListing:
         return self.train.groups(self.grouping)
 
     def _chosen(self, validation: int | float, train_size: int | float, seed: int) -> tuple[Tensor, Tensor | None]:
-        return training_parts(
+        return select_training(
             self.train.labels,
             validation=validation,
             train_size=train_size,
@@ -157,7 +157,7 @@ class FolderListing:
         )
 
     def describe(self, validation: int | float = 0, train_size: int | float = 1.0, seed: int = 0) -> str:
-        """Say in a line what was found; the arguments are those of :meth:`parts`."""
+        """Say in a line what was found; the arguments are those of :meth:`selected`."""
         folder = f"folder {_printable(self.test_folder)}" if self.test_folder else ""
         where = folder or "held out, the same ones in every run"
         train, judge = self._chosen(validation, train_size, seed)

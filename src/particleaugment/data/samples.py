@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset, Subset, TensorDataset
 
-from particleaugment.data.images import simplified
+from particleaugment.data.decode import simplified
 
 __all__ = ["IndexedDataset", "Samples", "classes_of", "image_and_target", "to_uint8"]
 

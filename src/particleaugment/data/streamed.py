@@ -8,20 +8,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from particleaugment.data.decode import CentreCrop, RandomResizedCrop
 from particleaugment.data.folder import (
     IMAGENET_STATISTICS,
     FolderDataset,
     decode_images,
     folder_statistics,
 )
-from particleaugment.data.images import CentreCrop, RandomResizedCrop
 from particleaugment.data.listing import FolderListing, ImageList, find_images
 
-__all__ = ["FolderData", "example_images", "open_folder"]
+__all__ = ["StreamedData", "example_images", "open_folder"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class FolderData:
+class StreamedData:
     """Training and test images as files; what :class:`particleaugment.data.ImageData` is to images in memory.
 
     Attributes:
@@ -55,6 +55,10 @@ class FolderData:
         """Labels of the test images, int64 ``[N]``."""
         return self.test.images.labels
 
+    def examples(self, count: int = 16) -> Tensor:
+        """Return a few training images, spread over the classes, to show."""
+        return example_images(self.train.images, self.train.size, count)
+
 
 def open_folder(
     directory: str | os.PathLike[str],
@@ -69,7 +73,7 @@ def open_folder(
     normalization: str = "data",
     quiet: bool = False,
     found: FolderListing | None = None,
-) -> FolderData:
+) -> StreamedData:
     """Open a folder of images for streaming; without random parts the pixels are those of :func:`load_folder`.
 
     Args:
@@ -88,7 +92,7 @@ def open_folder(
         found: What the folder holds, if that is known already; ``groups`` is then its own.
     """
     found = found if found is not None else find_images(directory, groups=groups)
-    train, test, train_groups = found.parts(validation, train_size, data_seed)
+    train, test, train_groups = found.selected(validation, train_size, data_seed)
     constants = normalization == "imagenet"
     mean, std = IMAGENET_STATISTICS if constants else folder_statistics(found.train, size, quiet=quiet)
     centre = CentreCrop() if crop_scale else CentreCrop(margin=1.0)
@@ -97,7 +101,7 @@ def open_folder(
     if crop_scale:
         drawn = FolderDataset(train, size, train=True, seed=seed, crop=RandomResizedCrop((crop_scale, 1.0)))
     tested = FolderDataset(test, size, train=False, centre=centre)
-    return FolderData(train=drawn, plain=plain, test=tested, mean=mean, std=std, train_groups=train_groups)
+    return StreamedData(train=drawn, plain=plain, test=tested, mean=mean, std=std, train_groups=train_groups)
 
 
 def example_images(images: ImageList, size: int, count: int) -> Tensor:

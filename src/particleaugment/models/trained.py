@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from particleaugment.augment.transforms import Normalize
-from particleaugment.data.images import CentreCrop, read_image
+from particleaugment.data.decode import CentreCrop, read_image
 from particleaugment.models import build_model
 
 __all__ = ["TrainedModel", "load_model"]

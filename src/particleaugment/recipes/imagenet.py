@@ -41,7 +41,7 @@ def imagenet_resnet50() -> Config:
 def folder() -> Config:
     """ResNet-18 on a folder of your own images, one sub-folder per class, at 64 pixels.
 
-    Costs what your images cost; look at the estimate it prints. Set ``data_dir``, and ``image_size`` and ``epochs`` to
+    Costs what your images cost: it prints how much time is left. Set ``data_dir``, and ``image_size`` and ``epochs`` to
     taste: ``particleaugment train folder --set data_dir=PATH``. Images that do not fit in memory are decoded while it
     trains, to the same pixels. For photographs in which things lie anywhere at any size, ``crop=0`` with
     ``crop_scale=0.25`` (or ImageNet's 0.08) trains on random parts of the files instead.

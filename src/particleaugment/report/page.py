@@ -237,7 +237,7 @@ def _examples(config: Config, found: FolderListing | None, count: int = 12) -> T
 
     if found is not None:  # which may be large: a few files are enough
         size = min(config.image_size or _LARGEST_EXAMPLE, _LARGEST_EXAMPLE)
-        return example_images(found.parts(*_chosen(config))[0], size, count)
+        return example_images(found.selected(*_chosen(config))[0], size, count)
     validation, train_size, seed = _chosen(config)
     data = load_data(
         config.data, config.data_dir or None, validation=validation, train_size=train_size, seed=seed, quiet=True

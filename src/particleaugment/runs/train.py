@@ -139,11 +139,10 @@ def _train(session: Session, display: Display, stop: Stop) -> None:
     if session.restore():
         display.say(f"resuming {run.path} in epoch {session.position.epoch} of {run.config.epochs}")
     session.ranks.on_first(run.note_data)
-    minutes = session.estimate_seconds() / 60
     stop.check()
     display.say(
         f"{run.config.recipe}: {run.config.model} on {run.config.data}, {run.config.epochs} epochs, "
-        f"policy {run.config.policy}; {session.chosen}; about {minutes:.1f} minutes"
+        f"policy {run.config.policy}; {session.chosen}"
     )
     if not train_session(session):
         raise Stopped

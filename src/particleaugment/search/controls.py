@@ -14,7 +14,7 @@ from particleaugment.policies.particles import ParticlePolicy
 from particleaugment.search.gap import GapFilter, GapState
 from particleaugment.search.paper import PaperFilter, PaperState
 from particleaugment.search.particles import ParticleRecord, ParticleState
-from particleaugment.search.protocol import Subject, Work
+from particleaugment.search.protocol import Subject
 
 __all__ = ["AuthorsFilter", "FrozenGapFilter", "FrozenPaperFilter", "ShuffledPaperFilter"]
 
@@ -40,10 +40,6 @@ class FrozenPaperFilter(PaperFilter):
 
     def check_data(self, labels: Tensor, split: tuple[Tensor, Tensor] | None, seed: int) -> None:
         """Any data will do."""
-
-    def work(self, samples: int, ops: int) -> Work:
-        """Return nothing."""
-        return Work()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,10 +71,6 @@ class FrozenGapFilter(GapFilter):
     def check(self, ops: tuple[str, ...], epochs: int | None) -> None:
         """Raise a ValueError where the settings do not suit the ops; the length of the run plays no part."""
         self.policy(self.init(0, ops))
-
-    def work(self, samples: int, ops: int) -> Work:
-        """Return nothing."""
-        return Work()
 
 
 @dataclass(frozen=True, kw_only=True)

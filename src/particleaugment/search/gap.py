@@ -33,7 +33,7 @@ from particleaugment.policies.schedule import Schedule
 from particleaugment.search.checks import check_moments, check_particles, check_resampling, check_size
 from particleaugment.search.clone import MEASUREMENTS
 from particleaugment.search.particles import ParticleRecord, ParticleState, particle_schedule
-from particleaugment.search.protocol import Filter, Subject, Work
+from particleaugment.search.protocol import Filter, Subject
 from particleaugment.trainee.protocol import Progress, Trainee
 
 __all__ = [
@@ -277,11 +277,6 @@ class GapFilter(Filter[GapState]):
         """Raise a ValueError where the settings do not suit the ops, or the length of the run is not known."""
         _known(epochs)
         self.policy(self.init(0, ops))
-
-    def work(self, samples: int, ops: int) -> Work:
-        """Return what a step costs: a forward pass of each held-out sample per op, and a plain one."""
-        measured = self.measure_size if isinstance(self.measure_size, int) else int(self.measure_size * samples)
-        return Work(forward=(ops + 1) * measured)
 
 
 def _known(epochs: int | None) -> int:

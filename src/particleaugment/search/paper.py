@@ -36,7 +36,7 @@ from particleaugment.search.checks import (
 )
 from particleaugment.search.clone import CloneLosses, clone_samples, probe
 from particleaugment.search.particles import ParticleRecord, ParticleState, particle_schedule
-from particleaugment.search.protocol import Filter, Subject, Work
+from particleaugment.search.protocol import Filter, Subject
 
 __all__ = ["PaperFilter", "PaperRecord", "PaperState"]
 
@@ -236,10 +236,3 @@ class PaperFilter(Filter[PaperState]):
         except (TypeError, ValueError) as error:
             named = "_size=" in str(error)
             raise ValueError(f"{'' if named else 'clone_size and measure_size do not suit: '}{error}") from None
-
-    def work(self, samples: int, ops: int) -> Work:
-        """Return what a step costs: the clone's training, and two measurements of each particle."""
-        clone, measured = (
-            size if isinstance(size, int) else int(size * samples) for size in (self.clone_size, self.measure_size)
-        )
-        return Work(self.clone_epochs * clone, 2 * (self.num_particles + 1) * measured)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from torch import Tensor
 
@@ -18,7 +18,7 @@ from particleaugment.policies.base import Policy
 from particleaugment.trainee.protocol import Progress, Trainee
 from particleaugment.trainee.snapshot import Snapshot
 
-__all__ = ["Filter", "FilterRecord", "FilterState", "Subject", "Work"]
+__all__ = ["Filter", "FilterRecord", "FilterState", "Subject"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,13 +85,6 @@ class Subject:
     progress: Progress = lambda phase, done, total: None
 
 
-class Work(NamedTuple):
-    """What a step costs: samples to train on, and forward passes of samples."""
-
-    trained: int = 0
-    forward: int = 0
-
-
 State = TypeVar("State", bound=FilterState)
 
 
@@ -155,10 +148,6 @@ class Filter(ABC, Generic[State]):
 
     def check_data(self, labels: Tensor, split: tuple[Tensor, Tensor] | None, seed: int) -> None:
         """Raise a ValueError where a step could not be taken with samples of these labels; see :class:`Subject`."""
-
-    def work(self, samples: int, ops: int) -> Work:
-        """Return what a step costs, with so many training samples and ops."""
-        return Work()
 
     @property
     def interval(self) -> int:

@@ -1,6 +1,6 @@
 """Training on a CUDA device: the whole step, from sample ids to updated weights, is one captured graph.
 
-The data set lies on the device as uint8. A replay takes the next ids of the epoch's order, draws and augments them in
+The data set is on the device as uint8. A replay takes the next ids of the epoch's order, draws and augments them in
 the fused kernel, runs the network forward and backward and steps the optimizer; nothing waits for the host. The clone
 of a filter step is trained by replaying the same graph, since snapshot and restore work in place.
 """
@@ -10,19 +10,15 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from contextlib import nullcontext
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
-from particleaugment.augment.pipeline import FusedPipeline
-from particleaugment.augment.transforms import Normalize, Transform
-from particleaugment.data.split import batch_sizes
-from particleaugment.policies import Identity, ParticlePolicy, Policy
-from particleaugment.trainee.learner import NonFiniteLoss
-from particleaugment.trainee.protocol import Progress
+from particleaugment.trainee.base import LoopTrainee, PlainImages, Share
+from particleaugment.trainee.learner import Learner
+from particleaugment.trainee.pipelines import Pipelines
 from particleaugment.trainee.snapshot import Snapshot
 
 __all__ = ["GraphTrainee"]
@@ -31,162 +27,105 @@ _EVALUATION_BATCH = 5120
 _QUEUE = 64  # replays enqueued before the host waits, so that a stop takes effect soon
 
 
-class GraphTrainee:
+class GraphTrainee(LoopTrainee[int]):
     """Trains and measures a network on resident data; see the module's text.
 
+    A study that wants more of a step, such as each sample's loss, overrides :meth:`step`.
+
     Args:
-        model: The network, on the device, in channels-last memory.
-        optimizer: Its optimizer; its learning rate must be a device tensor and its state exist already.
-        images: All training images, uint8 ``[N, C, H, W]`` on the device.
-        labels: Their labels, int64 ``[N]`` on the device.
-        normalize: Normalisation; its dtype is the network's input type.
-        seed: Seed of all draws.
+        learner: The network, on the device, in channels-last memory; its optimizer's learning rate must be a device
+            tensor and the optimizer's state exist already.
+        pipelines: Fused ones, so that steps can be captured.
+        train: All training images, uint8 ``[N, C, H, W]``, and their labels, int64 ``[N]``, on the device.
+        test: All test images and labels, likewise.
         batch_size: Samples per step.
-        before: Always-on transforms before the policy.
-        after: Always-on transforms after it, Normalize left out.
-        resample: Code of the default resampling filter.
-        fill: Fill colour.
-        autocast: Makes the context of forward passes.
         forward: The network as steps of a whole batch call it, such as its compiled form; by default the model.
-        say: Told, once, what could not be done and what is done instead.
+        say: Takes a sentence, once, on what could not be done and what is done instead.
     """
 
     def __init__(
         self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        images: Tensor,
-        labels: Tensor,
-        normalize: Normalize,
-        *,
-        seed: int,
+        learner: Learner,
+        pipelines: Pipelines,
+        train: tuple[Tensor, Tensor],
+        test: tuple[Tensor, Tensor],
         batch_size: int,
-        before: Sequence[Transform],
-        after: Sequence[Transform],
-        resample: int,
-        fill: tuple[int, int, int],
-        autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        *,
         forward: Callable[[Tensor], Tensor] | None = None,
         say: Callable[[str], None] = print,
     ):
-        self.model, self.optimizer = model, optimizer
-        self.scaler: torch.amp.GradScaler | None = None
-        self.batches_done = 0
-        self.images, self.labels, self.batch_size = images, labels, batch_size
-        self.autocast, self.say = autocast, say
-        device, height, width = images.device, images.shape[-2], images.shape[-1]
-        options: dict[str, Any] = {
-            "resample": resample, "fill": fill, "dtype": normalize.dtype, "channels_last": True,
-        }  # fmt: skip
-        self._training = FusedPipeline(
-            Identity(), (height, width), device, seed, before=before, after=(*after, normalize), **options
-        )
-        self._measuring = FusedPipeline(Identity(), (height, width), device, seed, after=(normalize,), **options)
-        self._plain = FusedPipeline(Identity(), (height, width), device, seed, after=(normalize,), **options)
-        self._order = torch.zeros(len(labels), dtype=torch.int64, device=device)
-        self._position = torch.zeros((), dtype=torch.int64, device=device)
-        self._offsets = torch.arange(batch_size + 1, device=device)  # a last batch may hold one sample more
-        self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
-        self._forward: Callable[[Tensor], Tensor] = model if forward is None else forward
+        self.images, self.labels = train
+        self.test, self.say = test, say
+        self.device = self.images.device
+        super().__init__(learner, pipelines, batch_size, self.device)
+        self._order = torch.zeros(len(self.labels), dtype=torch.int64, device=self.device)
+        self._position = torch.zeros((), dtype=torch.int64, device=self.device)
+        self._offsets = torch.arange(batch_size + 1, device=self.device)  # a last batch may hold one sample more
+        self._forward: Callable[[Tensor], Tensor] = self.model if forward is None else forward
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self._captured_policy: tuple[int, ...] | None = None
         self._capture_failed = False
 
-    def aside(self) -> AbstractContextManager[None]:
-        """Nothing is ever put aside here: every step is whole."""
-        return nullcontext()
+    def step(self, ids: Tensor, forward: Callable[[Tensor], Tensor]) -> None:
+        """Augment some samples, train on them and add their losses to ``_loss_sum``, without waiting for the device.
 
-    def train(
-        self,
-        policy: Policy,
-        ids: Tensor,
-        epoch_key: int,
-        *,
-        progress: Progress,
-        phase: str = "train",
-        start: int = 0,
-        loss_sum: float = 0.0,
-    ) -> float:
-        """Train on samples in the order given; see :class:`particleaugment.trainee.protocol.Trainee`."""
-        self._set_training_policy(policy)
-        self._training.set_epoch(epoch_key)
-        self._order[: len(ids)].copy_(ids)
-        self._position.fill_(start * self.batch_size)
-        self._loss_sum.fill_(loss_sum)
-        self.batches_done = start
-        sizes = batch_sizes(len(ids), self.batch_size)
-        for number, size in enumerate(sizes[start:], start=start + 1):
-            self._step_function(size)()
-            self.batches_done = number
-            if number % _QUEUE == 0:
-                torch.cuda.current_stream().synchronize()
-            progress(phase, number, len(sizes))
-        return self.loss_sum
-
-    @property
-    def loss_sum(self) -> float:
-        """Sum of the losses of the samples trained on; waits for the device."""
-        value = float(self._loss_sum)
-        if value != value or value in (float("inf"), -float("inf")):
-            raise NonFiniteLoss(f"the training loss is {value}")
-        return value
-
-    @torch.no_grad()
-    def measure(
-        self, policy: ParticlePolicy, ids: Tensor, epoch_key: int, *, progress: Progress, phase: str
-    ) -> tuple[Tensor, Tensor]:
-        """Return losses under each particle, float64 ``[r, N]``, and on the plain images, ``[N]``."""
-        self._measuring.set_policy(policy)
-        self._measuring.set_epoch(epoch_key)
-        device, count, particles = self.images.device, len(ids), len(policy.particles)
-        ids = ids.to(device)
-        losses = torch.empty(particles * count, dtype=torch.float64, device=device)
-        chunks = torch.arange(particles * count, device=device).split(_EVALUATION_BATCH)
-        for number, chunk in enumerate(chunks):
-            sample = ids[chunk % count]
-            inputs = self._measuring(self.images, sample, index=sample, particle=chunk // count)
-            losses[chunk] = self._losses(inputs, self.labels[sample], self.model).to(torch.float64)
-            progress(phase, number + 1, len(chunks))
-        clean = self._losses(self._plain(self.images, ids, index=ids), self.labels[ids], self.model)
-        return losses.view(particles, count).cpu(), clean.to("cpu", torch.float64)
-
-    @torch.no_grad()
-    def evaluate(self, images: Tensor, labels: Tensor) -> tuple[float, float]:
-        """Return mean loss and accuracy in percent on plain images."""
-        loss_sum = torch.zeros((), dtype=torch.float64, device=images.device)
-        right = torch.zeros((), dtype=torch.int64, device=images.device)
-        for index in torch.arange(len(labels), device=images.device).split(_EVALUATION_BATCH):
-            with self.autocast():
-                logits = self.model(self._plain(images, index, index=index)).float()
-            loss_sum += functional.cross_entropy(logits, labels[index], reduction="sum").double()
-            right += (logits.argmax(1) == labels[index]).sum()
-        return float(loss_sum) / len(labels), 100.0 * int(right) / len(labels)
-
-    def _set_training_policy(self, policy: Policy) -> None:
-        self._training.set_policy(policy)
-        if self._training.table_addresses() != self._captured_policy:
-            self._graphs.clear()  # the captured launches read tables that are no longer the policy's
-
-    def _losses(self, inputs: Tensor, labels: Tensor, forward: Callable[[Tensor], Tensor]) -> Tensor:
-        with self.autocast():
-            return functional.cross_entropy(forward(inputs).float(), labels, reduction="none")
-
-    def _step(self, ids: Tensor, forward: Callable[[Tensor], Tensor]) -> None:
-        inputs = self._training(self.images, ids, index=ids)
-        loss = self._losses(inputs, self.labels[ids], forward).mean()
+        This is what is captured: whatever it reads and writes must stay where it is from step to step.
+        """
+        inputs = self.pipelines.training(self.images, ids, ids)
+        loss = self.learner.losses_through(forward, inputs, self.labels[ids]).mean()
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         self._loss_sum += loss.detach().double() * len(ids)
 
+    # Where images come from.
+
+    def _plain(self, ids: Tensor) -> PlainImages:
+        ids = ids.to(self.device)
+        return PlainImages(self.images, self.labels, ids, rows=ids)
+
+    def _test(self, batches: Sequence[Tensor]) -> Iterator[PlainImages]:
+        for numbers in batches:
+            numbers = numbers.to(self.device)
+            yield PlainImages(*self.test, numbers, rows=numbers)
+
+    @property
+    def _test_size(self) -> tuple[int, int]:
+        images, labels = self.test
+        return len(labels), images[0].numel()
+
+    def _large_batch(self, values: int) -> int:
+        return _EVALUATION_BATCH
+
+    def _sum_of_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
+        # In float32, in one kernel: the recorded results of runs on a GPU were summed like this.
+        return functional.cross_entropy(logits, labels, reduction="sum").double()
+
+    # How a step is taken.
+
+    def _begin(self, ids: Tensor, epoch_key: int, start: int) -> None:
+        self._order[: len(ids)].copy_(ids)
+        self._position.fill_(start * self.batch_size)
+        if self.pipelines.training.table_addresses() != self._captured_policy:
+            self._graphs.clear()  # the captured launches read tables that are no longer the policy's
+
+    def _batches(self, shares: Sequence[Share]) -> Iterator[int]:
+        return iter([share.size for share in shares])
+
+    def _step(self, batch: int) -> None:
+        self._step_function(batch)()
+        if self.device.type == "cuda" and (self.batches_done + 1) % _QUEUE == 0:
+            torch.cuda.current_stream().synchronize()
+
     def _next_step(self, size: int) -> None:
         ids = self._order[self._position + self._offsets[:size]]
         self._position += size
         # Another size would be compiled for again, which a single small batch per epoch does not repay.
-        self._step(ids, self._forward if size == self.batch_size else self.model)
+        self.step(ids, self._forward if size == self.batch_size else self.model)
 
     def _step_function(self, size: int) -> Callable[[], object]:
-        if size not in self._graphs and not self._capture_failed and self._training.table_addresses() is not None:
+        capturable = self.pipelines.training.table_addresses() is not None
+        if size not in self._graphs and not self._capture_failed and capturable:
             stream = torch.cuda.current_stream()
             try:
                 self._capture(size)
@@ -221,7 +160,7 @@ class GraphTrainee:
             with torch.cuda.graph(graph, pool=pool):
                 self._next_step(size)
         self._graphs[size] = graph
-        self._captured_policy = self._training.table_addresses()
+        self._captured_policy = self.pipelines.training.table_addresses()
 
     @contextlib.contextmanager
     def _undone(self) -> Iterator[None]:

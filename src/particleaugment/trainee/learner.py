@@ -13,10 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from particleaugment.data.samples import Samples
 from particleaugment.trainee.ranks import Ranks
 
-__all__ = ["Learner", "NonFiniteLoss", "Samples"]
+__all__ = ["Learner", "NonFiniteLoss"]
 
 
 class NonFiniteLoss(ArithmeticError):
@@ -108,15 +107,25 @@ class Learner:
             self.scaler.step(self.optimizer)
             self.scaler.update()
 
+    def losses_through(self, forward: Callable[[Tensor], Any], images: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of each sample through the network or another form of it, such as the compiled one."""
+        with self.autocast():
+            return self._losses(forward, images, targets)
+
     @torch.no_grad()
     def losses(self, images: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of each sample, float64 on the CPU, in the model's present mode."""
+        """Return the loss of each sample, on the network's device, in the model's present mode."""
+        return self.losses_through(self.model, images, targets)
+
+    @torch.no_grad()
+    def logits(self, images: Tensor) -> Tensor:
+        """Return the logits, in float32 or better, in the model's present mode."""
         with self.autocast():
-            return self._losses(self.model, images, targets).to("cpu", torch.float64)
+            return self._forward(self.model, images)
 
     @property
     def device(self) -> torch.device:
-        """Where the network lies."""
+        """The network's device."""
         return next(self.model.parameters()).device
 
     def _may_refuse_one(self) -> bool:
@@ -124,10 +133,12 @@ class Learner:
         kinds = {type(module) for module in self.model.modules()} - {nn.SyncBatchNorm}
         return self.averages or any(issubclass(kind, _BatchNorm) for kind in kinds)
 
-    def _losses(self, model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
+    def _forward(self, model: Callable[[Tensor], Any], images: Tensor) -> Tensor:
         logits = _logits(model(self.preprocess(images.to(self.device))))
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        losses = self.loss(logits, targets.to(self.device))
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+    def _losses(self, model: Callable[[Tensor], Any], images: Tensor, targets: Tensor) -> Tensor:
+        losses = self.loss(self._forward(model, images), targets.to(self.device))
         if losses.dim() == 2 and losses.shape[1] == 1:
             losses = losses.squeeze(1)
         if losses.dim() != 1 or len(losses) != len(images):

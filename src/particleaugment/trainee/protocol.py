@@ -12,14 +12,18 @@ from torch import Tensor, nn
 from particleaugment.policies.base import Policy
 from particleaugment.policies.particles import ParticlePolicy
 
-__all__ = ["Progress", "Trainee"]
+__all__ = ["Progress", "Trainee", "silent"]
 
 Progress = Callable[[str, int, int], None]
-"""Told the phase, the batches done and their number after every batch; may raise to stop the step."""
+"""Called with the phase, the batches done and their number after every batch; may raise to stop the step."""
+
+
+def silent(phase: str, done: int, total: int) -> None:
+    """Show no progress."""
 
 
 class Trainee(Protocol):
-    """A network that can be trained on samples by id and measured under particles, whatever it runs on."""
+    """A network that can be trained on samples by id, measured and evaluated, whatever it runs on."""
 
     @property
     def model(self) -> nn.Module:
@@ -43,11 +47,10 @@ class Trainee(Protocol):
 
     @property
     def loss_sum(self) -> float:
-        """Sum of the losses over those batches, the given start value included."""
-        ...
+        """Sum of the losses over those batches, the given start value included.
 
-    def aside(self) -> AbstractContextManager[None]:
-        """Put accumulated gradients aside while a clone trains."""
+        Raises NonFiniteLoss if it is infinite or not a number.
+        """
         ...
 
     def train(
@@ -61,11 +64,30 @@ class Trainee(Protocol):
         start: int = 0,
         loss_sum: float = 0.0,
     ) -> float:
-        """Train on samples in the order given, under a policy, from batch ``start`` on; return the sum of losses."""
+        """Train on samples in the order given, under a policy, from batch ``start`` on; return the sum of losses.
+
+        Divided by the number of samples that is the mean training loss under augmentation, at no cost of its own.
+        """
+        ...
+
+    def losses(self, ids: Tensor, *, progress: Progress = silent, phase: str = "measure") -> Tensor:
+        """Return the loss of each plain training image, float64 ``[N]`` on the CPU: one forward pass per image."""
         ...
 
     def measure(
         self, policy: ParticlePolicy, ids: Tensor, epoch_key: int, *, progress: Progress, phase: str
     ) -> tuple[Tensor, Tensor]:
         """Return losses under each particle, float64 ``[r, N]``, and on the plain images, ``[N]``."""
+        ...
+
+    def evaluate(self, count: int | None = None, progress: Progress = silent) -> tuple[float, float]:
+        """Return mean loss and accuracy in percent on the first ``count`` test images, or on all."""
+        ...
+
+    def aside(self) -> AbstractContextManager[None]:
+        """Put accumulated gradients aside while a clone trains."""
+        ...
+
+    def close(self) -> None:
+        """End the processes that decode images, if there are any."""
         ...

@@ -1,4 +1,4 @@
-"""A run's time: what its phases have taken, and what an epoch should take."""
+"""A run's time: what its phases have taken, in words that suit people."""
 
 from __future__ import annotations
 
@@ -6,11 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from particleaugment.data.split import batch_sizes
-from particleaugment.training.config import Config
-from particleaugment.training.moments import interval
-
-__all__ = ["epoch_seconds", "timed"]
+__all__ = ["duration", "timed"]
 
 
 @contextmanager
@@ -23,20 +19,12 @@ def timed(seconds: dict[str, float], name: str) -> Iterator[None]:
         seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - start
 
 
-def epoch_seconds(config: Config, trained: int, tested: int, per_train: float, per_forward: float) -> float:
-    """Return what an epoch should take on average, its share of evaluations and filter steps included.
+def duration(seconds: float) -> str:
+    """Return a time in the unit that suits it.
 
-    Args:
-        config: The run's configuration.
-        trained: Training samples.
-        tested: Test samples.
-        per_train: Seconds to train on a sample.
-        per_forward: Seconds of a sample's forward pass.
+    >>> duration(40), duration(400), duration(8000)
+    ('40 s', '6.7 minutes', '2.2 hours')
     """
-    steps = len(batch_sizes(trained, config.batch_size))
-    epoch = trained * per_train + tested * per_forward / interval(config.evaluate_every, config.epochs, steps)
-    if not config.searches:
-        return epoch
-    work = config.filter().work(trained, len(config.ops))
-    step = work.trained * per_train + work.forward * per_forward
-    return epoch + step / interval(config.every, config.epochs, steps)
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"

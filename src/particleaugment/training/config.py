@@ -12,7 +12,7 @@ from typing import Any
 
 from particleaugment.core.ops import OPS, named_set
 from particleaugment.data.groups import GROUPINGS
-from particleaugment.data.parts import check_train_size
+from particleaugment.data.selection import check_train_size
 from particleaugment.policies import Policy, Schedule, load, parse
 from particleaugment.policies.parse import with_ops
 from particleaugment.search.controls import AuthorsFilter, FrozenGapFilter, FrozenPaperFilter, ShuffledPaperFilter

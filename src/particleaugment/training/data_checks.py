@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from particleaugment.data import ImageData
-from particleaugment.data.streamed import FolderData
+from particleaugment.data.streamed import StreamedData
 from particleaugment.search.search import ParticleAugment
 from particleaugment.training.config import ConfigError
 
@@ -45,14 +45,14 @@ def check_search(search: ParticleAugment, labels: Tensor, say: Callable[[str], N
         )
 
 
-def data_identity(data: ImageData | FolderData) -> str:
+def data_identity(data: ImageData | StreamedData) -> str:
     """Return a hash of the classes, all labels, and the names of files or, in memory, the pixels of some images and
     their groups, if there are any.
 
     Where the data lie plays no part, so they may be moved.
     """
     digest = hashlib.sha256(repr(data.classes).encode(errors="surrogateescape"))
-    if isinstance(data, FolderData):
+    if isinstance(data, StreamedData):
         for images in (data.train.images, data.test.images):
             parts = (images.labels, images.names, images.ends)
             digest.update(b"".join(part.cpu().numpy().tobytes() for part in parts))

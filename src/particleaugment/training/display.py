@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from particleaugment.training.clock import duration
 from particleaugment.util.output import Output
 
 __all__ = ["Display"]
@@ -30,10 +31,12 @@ class Display:
         self._epochs: TaskID | None = None
         self._phase: TaskID | None = None
         self._last_update = 0.0
+        self._began, self._done_before = time.monotonic(), 0
 
     @contextmanager
     def live(self, epochs: int, done: int) -> Iterator[None]:
         """Show a bar for the run (on a terminal) while the block runs."""
+        self._began, self._done_before = time.monotonic(), done
         if self.quiet or not self.console.is_terminal:
             yield
             return
@@ -64,13 +67,14 @@ class Display:
         self._progress.update(self._phase, description=name, completed=done, total=max(total, 1))
 
     def epoch(self, number: int, epochs: int, note: str, short: str = "") -> None:
-        """Tell that an epoch is done; a live bar has room for the short note only."""
+        """Tell that an epoch is done, and without a bar what is left; a bar has room for the short note only."""
         if self.quiet:
             return
         if self._progress is not None and self._epochs is not None:
             self._progress.update(self._epochs, completed=number, note=short or note)
         else:
-            self.console.print(f"epoch {number}/{epochs}  {note}")
+            left = (time.monotonic() - self._began) / (number - self._done_before) * (epochs - number)
+            self.console.print(f"epoch {number}/{epochs}  {note}{f'  {duration(left)} left' if left else ''}")
 
     def passed(self, number: int) -> None:
         """Move the live bar on by an epoch that nothing is known of."""

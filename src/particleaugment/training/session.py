@@ -17,11 +17,8 @@ from particleaugment.data.split import batch_sizes
 from particleaugment.policies import Policy
 from particleaugment.policies.base import document
 from particleaugment.search.search import ParticleAugment
-from particleaugment.trainee.graph import GraphTrainee
 from particleaugment.trainee.learner import NonFiniteLoss
 from particleaugment.trainee.ranks import Ranks
-from particleaugment.trainee.snapshot import Snapshot
-from particleaugment.trainee.stream import StreamTrainee
 from particleaugment.training.build import always_on, build
 from particleaugment.training.checkpoint import (
     last_good,
@@ -30,7 +27,7 @@ from particleaugment.training.checkpoint import (
     save_checkpoint,
     write_atomically,
 )
-from particleaugment.training.clock import epoch_seconds, timed
+from particleaugment.training.clock import timed
 from particleaugment.training.config import Config
 from particleaugment.training.data_checks import check_search, data_identity
 from particleaugment.training.display import Display
@@ -42,7 +39,6 @@ from particleaugment.training.shared import SharedParts
 from particleaugment.training.weights import weights_file, weights_metadata
 from particleaugment.util.stop import Stop
 from particleaugment.util.strict_json import clipped
-from particleaugment.util.timing import fastest
 
 __all__ = ["Position", "Session", "learning_rate"]
 
@@ -104,7 +100,7 @@ class Session:
         ops = config.ops if self._fixed is None else self._fixed.ops
         parts = build(config, display.say, display.quiet, ops, self.ranks, shared)
         self.data, self.samples, self.chosen = parts.data, parts.samples, parts.chosen
-        self._evaluate, self._examples = parts.evaluate, parts.examples
+        self._examples = parts.data.examples()
         self.model, self.optimizer, self.trainee = parts.model, parts.optimizer, parts.trainee
         steps_per_epoch = len(batch_sizes(len(self.samples), config.batch_size))
         self.evaluate_every = interval(config.evaluate_every, config.epochs, steps_per_epoch)
@@ -183,10 +179,9 @@ class Session:
             return
         with self._timed("evaluate"):
             self.model.eval()
-            test_loss, accuracy = self._evaluate(None, self._progress)
+            test_loss, accuracy = self.trainee.evaluate(progress=self._progress)
             if not math.isfinite(test_loss):
                 raise RunError(self._divergence(f"the test loss is {test_loss}"))
-            self.stop.check()
         epoch = self.position.epoch
         record = {
             "kind": "epoch",
@@ -293,8 +288,7 @@ class Session:
 
     def close(self) -> None:
         """End the processes that decode images, if there are any."""
-        if isinstance(self.trainee, StreamTrainee):
-            self.trainee.close()
+        self.trainee.close()
 
     @cached_property
     def _data_identity(self) -> str:
@@ -342,29 +336,6 @@ class Session:
             return self.search.policy
         assert self._fixed is not None
         return self._fixed.at(epoch)
-
-    def estimate_seconds(self) -> float:
-        """Time a few batches, in place and undone, and return what the rest of the run should take."""
-        config, trainee, total = self.config, self.trainee, len(self._training_ids(1))
-        batches = 20 if isinstance(trainee, GraphTrainee) else 4 if next(self.model.parameters()).is_cuda else 1
-        ids = torch.arange(min(batches * config.batch_size, total))
-        part = min(len(self.data.test_labels), len(ids))
-        with Snapshot().of(self.model, self.optimizer):
-            self.model.train()
-            self._set_learning_rate(0.0)
-            policy = self.policy_of(1)
-            try:
-                train = fastest(
-                    lambda: trainee.train(policy, ids, 0, progress=lambda phase, done, total: None, phase="estimate")
-                )
-            except NonFiniteLoss as error:
-                raise self.ranks.common(RunError(self._divergence(error))) from None
-            finally:
-                trainee.batches_done = 0
-            self.model.eval()
-            forward = fastest(lambda: self._evaluate(part, lambda phase, done, total: None))
-        epoch = epoch_seconds(config, total, len(self.data.test_labels), train / len(ids), forward / part)
-        return epoch * (config.epochs - self.position.epoch + 1)
 
     # Helpers.
 

@@ -8,20 +8,20 @@ from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
 from particleaugment.data import ImageData
-from particleaugment.data.streamed import FolderData
+from particleaugment.data.streamed import StreamedData
 from particleaugment.training.config import Config
 
 __all__ = ["weights_file", "weights_metadata"]
 
 
-def weights_metadata(config: Config, data: ImageData | FolderData) -> dict[str, str]:
+def weights_metadata(config: Config, data: ImageData | StreamedData) -> dict[str, str]:
     """Return what has to be known to use the weights: the network, its classes, and what images go through."""
     facts = {
         "classes": data.classes,
         "mean": data.mean,
         "std": data.std,
-        "size": data.test.size if isinstance(data, FolderData) else data.test_images.shape[-1],
-        "margin": data.test.centre.margin if isinstance(data, FolderData) else 1.0,
+        "size": data.test.size if isinstance(data, StreamedData) else data.test_images.shape[-1],
+        "margin": data.test.centre.margin if isinstance(data, StreamedData) else 1.0,
     }
     own = {"format": "pt", "model": config.model, "data": config.data, "seed": str(config.seed)}
     return own | {name: json.dumps(value) for name, value in facts.items()}

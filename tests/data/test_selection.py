@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pictures import one_sentence
 
 from particleaugment.data import load_data, train_validation_split
-from particleaugment.data.parts import training_parts
+from particleaugment.data.selection import select_training
 
 seeds = st.integers(0, 2**63 - 1)
 label_lists = st.lists(st.integers(0, 6), min_size=2, max_size=120)
@@ -29,7 +29,7 @@ def counts_of(labels, indices):
 @given(labels_and_size(), seeds)
 def test_a_subset_is_exact_and_stratified_and_has_every_class(case, seed):
     labels, size = case
-    train, judge = training_parts(labels, train_size=size, seed=seed)
+    train, judge = select_training(labels, train_size=size, seed=seed)
     assert judge is None
     assert len(train) == size
     assert bool((train.diff() > 0).all())
@@ -39,15 +39,15 @@ def test_a_subset_is_exact_and_stratified_and_has_every_class(case, seed):
         assert int((counts * len(labels) - shares).abs().max()) < len(labels)
     else:
         assert bool((counts[shares < len(labels)] == 1).all())
-    assert torch.equal(train, training_parts(labels, train_size=size, seed=seed)[0])
+    assert torch.equal(train, select_training(labels, train_size=size, seed=seed)[0])
 
 
 def test_classes_with_small_shares_get_an_image_and_the_others_share_out_the_rest():
     labels = torch.tensor([0] * 600 + [1] * 300 + [2] * 5 + [3])
     for seed in range(20):
-        train, _ = training_parts(labels, train_size=62, seed=seed)
+        train, _ = select_training(labels, train_size=62, seed=seed)
         assert labels[train].bincount().tolist() == [40, 20, 1, 1]
-    assert len({tuple(training_parts(labels, train_size=62, seed=seed)[0][-2:].tolist()) for seed in range(20)}) > 2
+    assert len({tuple(select_training(labels, train_size=62, seed=seed)[0][-2:].tolist()) for seed in range(20)}) > 2
 
 
 @settings(max_examples=200, deadline=None)
@@ -57,7 +57,7 @@ def test_the_judge_is_taken_out_first(label_list, data, seed):
     validation = data.draw(st.integers(1, len(labels) - 1))
     rest, expected = train_validation_split(labels, validation, seed)
     size = data.draw(st.integers(len(labels[rest].unique()), len(rest)))
-    train, judge = training_parts(labels, validation=validation, train_size=size, seed=seed)
+    train, judge = select_training(labels, validation=validation, train_size=size, seed=seed)
     assert torch.equal(judge, expected)
     assert len(train) == size
     assert bool(torch.isin(train, rest).all())
@@ -65,7 +65,7 @@ def test_the_judge_is_taken_out_first(label_list, data, seed):
 
 def test_a_subset_is_none_of_the_draws_that_a_filter_step_makes():
     labels = torch.arange(10_000) % 10
-    train, judge = training_parts(labels, train_size=1000, seed=0)
+    train, judge = select_training(labels, train_size=1000, seed=0)
     _, held_out = train_validation_split(labels, 1000, seed=0)
     assert judge is None
     assert 50 < int(torch.isin(train, held_out).sum()) < 150
@@ -73,12 +73,12 @@ def test_a_subset_is_none_of_the_draws_that_a_filter_step_makes():
 
 def test_fractions_are_of_what_validation_leaves():
     labels = torch.arange(100) % 5
-    train, judge = training_parts(labels, validation=0.2, train_size=0.5)
+    train, judge = select_training(labels, validation=0.2, train_size=0.5)
     assert (len(train), len(judge)) == (40, 20)
-    everything, judge = training_parts(labels, validation=0.2)
+    everything, judge = select_training(labels, validation=0.2)
     assert (len(everything), len(judge)) == (80, 20)
-    assert torch.equal(training_parts(labels, train_size=100)[0], torch.arange(100))
-    assert torch.equal(training_parts(labels)[0], torch.arange(100))
+    assert torch.equal(select_training(labels, train_size=100)[0], torch.arange(100))
+    assert torch.equal(select_training(labels)[0], torch.arange(100))
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,10 @@ from particleaugment.core.random import Stream, uniform
 from particleaugment.data.groups import smallest_cover, whole_groups
 from particleaugment.data.split import SUBSET_STEP, stratified_subset, train_validation_split
 
-__all__ = ["check_train_size", "training_parts"]
+__all__ = ["check_train_size", "select_training"]
 
 
-def training_parts(
+def select_training(
     labels: Tensor,
     *,
     validation: int | float = 0,
@@ -41,7 +41,7 @@ def training_parts(
         groups: Group of each sample, int64 ``[N]`` from 0 on, where groups are to be kept whole.
         names: Names of the classes, for errors.
 
-    >>> train, validation = training_parts(torch.arange(100) % 5, validation=20, train_size=0.25)
+    >>> train, validation = select_training(torch.arange(100) % 5, validation=20, train_size=0.25)
     >>> len(train), len(validation), torch.isin(train, validation).any().item()
     (20, 20, False)
     """

@@ -7,7 +7,7 @@ import torch
 from pictures import as_tensor, one_sentence, picture, whole
 from PIL import Image
 
-from particleaugment.data.images import CentreCrop, RandomResizedCrop, read_image
+from particleaugment.data.decode import CentreCrop, RandomResizedCrop, read_image
 
 # What becomes of an image.
 

@@ -237,7 +237,7 @@ def test_stopped_in_the_middle_of_an_epoch_and_resumed(pictures, tmp_path, no_re
     settings = [part for setting in [f"data_dir={pictures}", *TINY, "workers=2"] for part in ("--set", setting)]
     process = start("train", "imagenet-resnet50", "--preset", "paper", *settings, "--out", path)
     assert process.stdout.readline() == ("48 training images, 12 test images (folder val), 3 classes: ant, bee, cat\n")
-    line = process.stdout.readline()  # the run has been estimated, and begins
+    line = process.stdout.readline()  # the run begins
     assert "files decoded by 2 workers while training (random resized crops are cut from them)" in line
     os.killpg(process.pid, signal.SIGTERM)
     output, errors = process.communicate(timeout=LIMIT)
@@ -277,7 +277,7 @@ def test_stopped_at_once(made, tmp_path):
         "--out",
         tmp_path / "run",
     )
-    while "minutes" not in process.stdout.readline():  # the run has been estimated, and begins
+    while not process.stdout.readline().startswith("epoch 1/1000"):  # the workers are at work
         pass
     for _ in range(2):  # the second does not wait until the run has saved
         os.killpg(process.pid, signal.SIGINT)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from particleaugment.data.parts import training_parts
+from particleaugment.data.selection import select_training
 
 __all__ = ["ImageData", "channel_statistics", "hold_out"]
 
@@ -67,6 +67,10 @@ class ImageData:
     def num_classes(self) -> int:
         """The number of classes."""
         return len(self.classes)
+
+    def examples(self, count: int = 16) -> Tensor:
+        """Return a few training images, to show."""
+        return self.train_images[:count]
 
 
 def _check_part(part: str, images: Tensor, labels: Tensor, num_classes: int) -> None:
@@ -130,7 +134,7 @@ def hold_out(data: ImageData, validation: int | float, seed: int = 0, train_size
     >>> len(held_out.train_labels), held_out.test_labels.bincount().tolist()
     (6, [2, 2])
     """
-    train, judge = training_parts(
+    train, judge = select_training(
         data.train_labels,
         validation=validation,
         train_size=train_size,
