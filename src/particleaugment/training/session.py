@@ -215,7 +215,7 @@ class Session:
         fields = asdict(record)
         numbers = [torch.tensor(value) for value in fields.values() if isinstance(value, (float, tuple))]
         where = f"after filter step {record.step}"
-        require_same(self.ranks, "the filter's state or measurement", where, [*self.search.state_tensors(), *numbers])
+        require_same(self.ranks, "the filter's state or measurements", where, [*self.search.state_tensors(), *numbers])
         self._seconds |= fields.pop("seconds")
         self._write({"kind": "filter", "epoch": self.position.epoch} | fields)
 
