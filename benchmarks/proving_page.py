@@ -20,7 +20,7 @@ from proving_words import accuracy, mean_text, points_text, trap_sentences, verd
 from particleaugment.compare.page import table
 from particleaugment.compare.statistics import mean
 from particleaugment.report.page import alarm_box, figure, self_contained
-from particleaugment.training.checkpoint import write_atomically
+from particleaugment.util.atomic import write_atomically
 
 __all__ = ["figures_of", "render", "write_page"]
 

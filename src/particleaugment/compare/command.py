@@ -188,9 +188,9 @@ def _tell_failures(folder: ComparisonFolder, comparison: Comparison) -> None:
 def _publish(folder: ComparisonFolder, comparison: Comparison, console: Console) -> None:
     from particleaugment.compare.page import render
     from particleaugment.compare.summary import print_comparison
-    from particleaugment.training.checkpoint import write_atomically
+    from particleaugment.util.atomic import write_atomically
 
-    write_atomically(folder.page, render(comparison).encode())
+    write_atomically(folder.page, render(comparison))
     print_comparison(comparison, console, folder)
     if comparison.recommendation is not None:
         console.print(f"\n{comparison.recommendation.text}", soft_wrap=True)

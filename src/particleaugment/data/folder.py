@@ -21,6 +21,7 @@ from particleaugment.data.images import Box, CentreCrop, RandomResizedCrop, read
 from particleaugment.data.listing import ImageList, list_folder, some_of
 from particleaugment.data.progress import progress_bar
 from particleaugment.data.split import epoch_permutation
+from particleaugment.util.atomic import replacing
 from particleaugment.util.shared_memory import sharing
 
 __all__ = [
@@ -317,11 +318,7 @@ def _read_statistics(path: Path) -> tuple[tuple[float, ...], tuple[float, ...]] 
 
 
 def _write_statistics(path: Path, statistics: tuple[tuple[float, ...], tuple[float, ...]]) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    with contextlib.suppress(OSError):  # a cache that cannot be written only costs the next start some time
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(dict(zip(("mean", "std"), statistics))) + "\n", encoding="utf-8")
-        os.replace(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
+        with replacing(path) as file:
+            file.write(json.dumps(dict(zip(("mean", "std"), statistics))).encode() + b"\n")

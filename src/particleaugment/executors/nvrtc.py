@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 
+from particleaugment.util.atomic import replacing
+
 __all__ = ["Kernel", "KernelError"]
 
 _MAX_DYNAMIC_SHARED_SIZE = 8
@@ -109,9 +111,8 @@ def _compiled(source: str, options: Sequence[str], device: torch.device) -> byte
     binary = _compile(nvrtc, source, all_options)
     with contextlib.suppress(OSError):  # a cache that cannot be written only costs the next start a second
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(f".{os.getpid()}.tmp")
-        temporary.write_bytes(binary)
-        os.replace(temporary, path)
+        with replacing(path) as file:
+            file.write(binary)
     return binary
 
 

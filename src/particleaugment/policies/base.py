@@ -18,6 +18,7 @@ from particleaugment.core.ops import lookup, op_indices
 from particleaugment.core.program import Program
 from particleaugment.core.random import Stream, standard_normal, uniforms
 from particleaugment.policies.tables import DrawTables
+from particleaugment.util.atomic import replacing
 from particleaugment.util.hints import nearest_name
 from particleaugment.util.strict_json import JSONError, clipped, parse_json, read_file
 
@@ -165,7 +166,8 @@ class Policy(ABC):
 
     def save(self, path: str | Path) -> None:
         """Write the policy to a JSON file that :func:`particleaugment.load_policy` reads."""
-        Path(path).write_text(document(self), encoding="utf-8")
+        with replacing(path) as file:
+            file.write(document(self).encode())
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

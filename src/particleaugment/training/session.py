@@ -28,7 +28,6 @@ from particleaugment.training.checkpoint import (
     load_latest,
     load_optimizer,
     save_checkpoint,
-    write_atomically,
 )
 from particleaugment.training.clock import epoch_seconds, timed
 from particleaugment.training.config import Config
@@ -40,6 +39,7 @@ from particleaugment.training.moments import falls_on, interval
 from particleaugment.training.run import RunError, RunFolder
 from particleaugment.training.shared import SharedParts
 from particleaugment.training.weights import weights_file, weights_metadata
+from particleaugment.util.atomic import write_atomically
 from particleaugment.util.stop import Stop
 from particleaugment.util.strict_json import clipped
 from particleaugment.util.timing import fastest
