@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -21,7 +20,7 @@ from particleaugment.data.images import Box, CentreCrop, RandomResizedCrop, read
 from particleaugment.data.listing import ImageList, list_folder, some_of
 from particleaugment.data.progress import progress_bar
 from particleaugment.data.split import epoch_permutation
-from particleaugment.util.atomic import replacing
+from particleaugment.util.cache import cache_folder, write_cache
 from particleaugment.util.shared_memory import sharing
 
 __all__ = [
@@ -276,7 +275,7 @@ def folder_statistics(
     """
     chosen = epoch_permutation(len(images), seed=0, epoch=0)[:sample].sort().values
     part = images.subset(chosen)
-    cache = _cache_folder() / f"statistics-{_fingerprint(images, part, size)}.json"
+    cache = cache_folder() / f"statistics-{_fingerprint(images, part, size)}.json"
     known = _read_statistics(cache)
     if known is None:
         known = channel_statistics(decode_images(part, _checked_size(size), max_pixels=max_pixels, quiet=quiet))
@@ -303,10 +302,6 @@ def _fingerprint(images: ImageList, part: ImageList, size: int) -> str:
     return digest.hexdigest()[:32]
 
 
-def _cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "particleaugment"
-
-
 def _read_statistics(path: Path) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -318,7 +313,4 @@ def _read_statistics(path: Path) -> tuple[tuple[float, ...], tuple[float, ...]] 
 
 
 def _write_statistics(path: Path, statistics: tuple[tuple[float, ...], tuple[float, ...]]) -> None:
-    with contextlib.suppress(OSError):  # a cache that cannot be written only costs the next start some time
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as file:
-            file.write(json.dumps(dict(zip(("mean", "std"), statistics))).encode() + b"\n")
+    write_cache(path, json.dumps(dict(zip(("mean", "std"), statistics))).encode() + b"\n")

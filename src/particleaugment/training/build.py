@@ -276,7 +276,7 @@ def _streamed(
         fill=config.fill,
     )
     trainee = StreamTrainee(
-        Learner(model, optimizer, _cross_entropy, _unchanged, _autocast(config), ranks=ranks),
+        Learner(model, optimizer, _cross_entropy, nn.Identity(), _autocast(config), ranks=ranks),
         data,
         pipelines,
         config.batch_size,
@@ -405,10 +405,6 @@ def _fits(data: ImageData, device: torch.device) -> bool:
 
 def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     return functional.cross_entropy(logits, targets, reduction="none")
-
-
-def _unchanged(inputs: Tensor) -> Tensor:
-    return inputs
 
 
 def _autocast(config: Config) -> Callable[[], AbstractContextManager[Any]]:
