@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from particleaugment.compare.arm_summary import Difference, interval_text
 from particleaugment.compare.statistics import paired_difference
-from particleaugment.compare.summary import Difference, interval_text
 from particleaugment.report.svg import BLUE, GREEN, ORANGE, inline_svg
 
 HERE = Path(__file__).resolve().parent

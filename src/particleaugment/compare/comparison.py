@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from particleaugment.compare.arm_summary import arm_summaries, differences
 from particleaugment.compare.arms import Arm
 from particleaugment.compare.recommendation import Recommendation, recommend
-from particleaugment.compare.records import RunRecord
-from particleaugment.compare.summary import arm_summaries, differences
+from particleaugment.compare.run_record import RunRecord
 from particleaugment.training.config import Config, ConfigError, settings_of
 from particleaugment.training.run import RunError, RunFolder, locked_folder
 from particleaugment.util.atomic import write_atomically

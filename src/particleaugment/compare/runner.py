@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from particleaugment.compare.records import RunRecord
+from particleaugment.compare.run_record import RunRecord
 from particleaugment.training.checkpoint import find_checkpoints
 from particleaugment.training.run import RunFolder
 from particleaugment.util.atomic import regular_file

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from particleaugment.policies import load
-from particleaugment.report.extras import ReportAndEvents
+from particleaugment.report.report_and_events import ReportAndEvents
 from particleaugment.report.summary import print_summary
 from particleaugment.trainee.ranks import RankError, Ranks
 from particleaugment.training.build import resolve
