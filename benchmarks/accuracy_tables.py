@@ -8,10 +8,10 @@ from typing import Any
 
 from common import RESULTS, result, table
 
+from particleaugment.compare.arm_summary import accuracy_text, arm_summaries, differences, interval_text, time_remark
 from particleaugment.compare.comparison import Comparison
-from particleaugment.compare.records import RunRecord
+from particleaugment.compare.run_record import RunRecord
 from particleaugment.compare.statistics import mean
-from particleaugment.compare.summary import accuracy_text, arm_summaries, differences, interval_text, time_remark
 
 LITERAL_RUN = RESULTS / "runs" / "cifar10-wrn28-2-particles" / "metrics.jsonl"
 PHASES = ("train", "clone", "measure", "filter")

@@ -17,13 +17,14 @@ RESULTS = Path(__file__).parent / "results"
 
 def command() -> str:
     """Return the command that this benchmark was started with."""
-    return "python " + " ".join([f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+    script = Path(sys.argv[0]).resolve()
+    return "python " + " ".join([f"{script.parent.name}/{script.name}", *sys.argv[1:]])
 
 
-def write(name: str, results: Any, seed: int) -> Path:
+def write(name: str, results: Any, seed: int, folder: Path = RESULTS) -> Path:
     """Write a result file with machine, versions, command and seed."""
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}.json"
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{name}.json"
     document = {"command": command(), "seed": seed, "machine": machine(), "results": results}
     path.write_text(json.dumps(document, indent=1) + "\n")
     print(f"wrote {path}")
@@ -39,9 +40,9 @@ def earlier_rows(name: str, seed: int) -> list[dict[str, Any]]:
     return document["results"]  # type: ignore[no-any-return]
 
 
-def result(name: str) -> Any:
+def result(name: str, folder: Path = RESULTS) -> Any:
     """Return a result file's contents."""
-    return json.loads((RESULTS / f"{name}.json").read_text())
+    return json.loads((folder / f"{name}.json").read_text())
 
 
 def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

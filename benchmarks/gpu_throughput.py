@@ -2,22 +2,46 @@
 
     python benchmarks/gpu_throughput.py
 
-The measurement itself, and what exactly is timed, is in ``particleaugment.bench.gpu``.
+What exactly is timed is in ``particleaugment.bench.gpu``.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from functools import partial
 from itertools import chain
 from typing import Any
 
+import numpy as np
 from common import write
+from PIL import Image
 
-from particleaugment.bench.gpu import copy_bandwidth, large_rows, small_rows, timm_rows, torchvision_rows
+from particleaugment.bench.cpu import each
+from particleaugment.bench.gpu import copy_bandwidth, large_rows, small_rows, torchvision_rows
+from particleaugment.bench.peers import timm_transform
 from particleaugment.bench.suite import FULL
+from particleaugment.util.timing import rate, seconds
 
 REQUIRED = {"32x32 batch 8192": 20_000_000, "32x32 batch 128": 2_000_000, "224x224 batch 64 or more": 500_000}
+
+
+def timm_rows() -> Iterator[dict[str, Any]]:
+    """Time timm, where it is installed, on one core of this machine."""
+    transform = timm_transform()
+    if transform is None:
+        return
+    for size, batch in ((32, 512), (224, 64)):
+        generator = np.random.default_rng(0)
+        pictures = [Image.fromarray(generator.integers(0, 256, (size, size, 3), dtype=np.uint8)) for _ in range(batch)]
+        found = rate(batch, seconds(partial(each, transform, pictures), 8))
+        yield {
+            "name": f"timm, {size}x{size}, 3 ops, one CPU core",
+            "batch": batch,
+            "images_per_second": round(found["median"]),
+            "low": round(found["low"]),
+            "high": round(found["high"]),
+        }
 
 
 def printed(rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:

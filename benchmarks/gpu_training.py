@@ -5,7 +5,7 @@
 Trains each network with RandAugment, with the improved filter and with the paper's (25,600 samples of clone training,
 50 particles x 512 measured) and takes the median over the epochs after the first four: 20 or more, unless --epochs says
 otherwise. Evaluation on the test set is reported apart. Rows of networks that --models leaves out are kept if the same
-machine made them; each row names its command. The measurement itself is ``particleaugment.bench.training``.
+machine made them; each row names its command. The epochs are timed by ``particleaugment.bench.training``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import json
 
 from common import command, earlier_rows, write
+from training_work import work
 
 from particleaugment.bench.training import POLICIES, time_run
 
@@ -42,8 +43,11 @@ def main() -> None:
     for model in arguments.models:
         settings = [f"data_dir={arguments.data}", f"epochs={arguments.epochs}"]
         for label in arguments.policies:
-            row = time_run(RECIPES[model], label, settings, arguments.seed, WARM_UP, quiet=False)
-            row |= {"required_seconds": REQUIRED.get((model, label)), "command": command()}
+            row, config = time_run(RECIPES[model], label, settings, arguments.seed, WARM_UP, quiet=False)
+            row |= work(config, row["phases"]) | {
+                "required_seconds": REQUIRED.get((model, label)),
+                "command": command(),
+            }
             print(json.dumps(row), flush=True)
             results.append(row)
             write("gpu_training", results, arguments.seed)

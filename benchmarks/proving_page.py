@@ -17,10 +17,10 @@ from proving_results import ResultsError, Run, load_runs, merge_runs
 from proving_statistics import BEST_FIXED, NONE, ArmFacts, Figures, TaskFacts
 from proving_words import accuracy, mean_text, points_text, trap_sentences, verdicts
 
-from particleaugment.compare.page import table
+from particleaugment.compare.comparison_page import table
 from particleaugment.compare.statistics import mean
 from particleaugment.report.page import alarm_box, figure, self_contained
-from particleaugment.training.checkpoint import write_atomically
+from particleaugment.util.atomic import write_atomically
 
 __all__ = ["figures_of", "render", "write_page"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from proving_statistics import BEST_FIXED, NONE, TRIVIAL, Figures, MeanDifference
 
-from particleaugment.compare.plots import COLOURS, name_rows
+from particleaugment.compare.comparison_plots import COLOURS, name_rows
 from particleaugment.compare.statistics import PairedDifference, mean
 from particleaugment.report.svg import INK, inline_svg
 

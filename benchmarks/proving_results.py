@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from particleaugment.training.checkpoint import write_atomically
+from particleaugment.util.atomic import write_atomically
 from particleaugment.util.strict_json import JSONError, parse_json, read_file
 
 __all__ = [

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from common import table
 from proving_statistics import BEST_FIXED, NONE, TRIVIAL, Figures, MeanDifference, trap_counts
 
+from particleaugment.compare.arm_summary import Difference, interval_text
 from particleaugment.compare.statistics import PairedDifference, mean, standard_deviation
-from particleaugment.compare.summary import Difference, interval_text
 
 __all__ = ["Verdict", "accuracy", "mean_text", "points_text", "proving_table", "trap_sentences", "verdicts"]
 

@@ -110,12 +110,14 @@ def speeds(document: Mapping[str, Any]) -> dict[str, float]:
 
 
 def compared(old: Sequence[Mapping[str, float]], new: Sequence[Mapping[str, float]]) -> list[Row]:
-    """Return the rows of several rounds, which must be the same in both versions.
+    """Return the rows of several rounds, which must be the same in both versions, peers apart.
 
     >>> compared([{"a": 2.0}, {"a": 4.0}], [{"a": 1.0}, {"a": 4.0}])
     [Row(name='a', old=(2.0, 4.0), new=(1.0, 4.0))]
     """
-    differing = sorted({name for ours, theirs in zip(old, new) for name in ours.keys() ^ theirs.keys()})
-    if differing:
-        raise ValueError(f"only one of the versions times {differing[0]!r}; name it in RENAMES['bench']")
-    return [Row(name, *(tuple(found[name] for found in rounds) for rounds in (old, new))) for name in old[0]]
+    differing = {name for ours, theirs in zip(old, new) for name in ours.keys() ^ theirs.keys()}
+    unknown = sorted(name for name in differing if not name.startswith(PEERS))
+    if unknown:
+        raise ValueError(f"only one of the versions times {unknown[0]!r}; name it in RENAMES['bench']")
+    both = [name for name in old[0] if name not in differing]
+    return [Row(name, *(tuple(found[name] for found in rounds) for rounds in (old, new))) for name in both]

@@ -53,8 +53,8 @@ def child(page: str, arguments: list[str]) -> None:
     from particleaugment.search import clone
     from particleaugment.trainee import eager
     from particleaugment.training import session
-    from particleaugment.training.checkpoint import write_atomically
     from particleaugment.training.run import RunFolder
+    from particleaugment.util.atomic import write_atomically
 
     with open(page, "r+b") as file:
         shared = mmap.mmap(file.fileno(), 1)
@@ -85,7 +85,7 @@ def child(page: str, arguments: list[str]) -> None:
     noted(clone, "_train_clone", "clone")
     noted(eager.EagerTrainee, "measure", "measure")
 
-    def noted_by_name(path: Path, content: bytes) -> None:
+    def noted_by_name(path: Path, content: bytes | str) -> None:
         before = shared[0]
         note("weights" if path.name == "model.safetensors" else PHASES[before])
         write_atomically(path, content)

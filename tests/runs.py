@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from particleaugment.cli.main import app
 from particleaugment.data import load_digits
 from particleaugment.recipes import get_recipe
-from particleaugment.report.extras import ReportAndEvents
+from particleaugment.report.report_and_events import ReportAndEvents
 from particleaugment.training import checkpoint, loop
 from particleaugment.training.config import override
 from particleaugment.training.display import Display

@@ -8,8 +8,8 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from particleaugment.bench import suite
-from particleaugment.bench.cpu import beside_timm
-from particleaugment.bench.training import flops_per_image, phase_seconds, time_run, write_generated_cifar10
+from particleaugment.bench.peers import timm_transform
+from particleaugment.bench.training import epoch_medians, time_run, write_generated_cifar10
 from particleaugment.cli.main import app
 from particleaugment.data import load_data
 from particleaugment.training.run import RunError
@@ -55,7 +55,7 @@ def test_the_command_measures_everything_and_fits_a_terminal(tiny, tmp_path, mon
     for size in (32, 48):
         names = [row["name"] for row in cpu if row["size"] == size]
         assert {"batch", "pil"} < set(names)
-        assert any("timm" in name for name in names)
+        assert ("timm" in names) == (timm_transform() is not None)
     assert all(0 < row["low"] <= row["median"] <= row["high"] for row in cpu)
     plain, improved, searching = training
     assert [row["policy"] for row in training] == ["randaugment", "improved", "particles"]
@@ -65,7 +65,6 @@ def test_the_command_measures_everything_and_fits_a_terminal(tiny, tmp_path, mon
     for row in training:
         assert 0 < row["low"] <= row["seconds_per_epoch"] <= row["high"]
         assert row["epochs_measured"] == 2
-        assert row["tflops"]["train"] == row["training_tflops"] > 0
     for shown in (
         "CPU, 32x32",
         "CPU, 48x48",
@@ -98,25 +97,11 @@ def test_phases_are_medians_after_the_warm_up():
         records.append(record("epoch", epoch, train=seconds, evaluate=9.0))
         if epoch < 5:
             records.append(record("filter", epoch, clone=10 * seconds, measure=1.0))
-    found = phase_seconds(records, warm_up=2)
+    found = epoch_medians(records, warm_up=2)
     assert found["phases"] == {"train": 2.0, "evaluate": 9.0, "clone": 15.0, "measure": 1.0}
     assert found["seconds_per_epoch"] == 17.5
     assert (found["epochs_measured"], found["filter_steps_measured"]) == (3, 2)
     assert (found["low"], found["high"]) == (14.75, 20.25)  # of whole epochs: 12 and 23
-
-
-def test_operations_are_those_of_the_layers():
-    # WRN-10-1 by hand: multiply-adds of the stem, three blocks with their shortcuts, and the head.
-    stem = 32 * 32 * 27 * 16
-    stages = [(16, 16, 32), (16, 32, 16), (32, 64, 8)]
-    blocks = sum(
-        side * side * (9 * narrow * wide + 9 * wide * wide + (narrow * wide if narrow != wide else 0))
-        for narrow, wide, side in stages
-    )
-    forward, backward = flops_per_image("wrn-10-1", 10, (3, 32, 32))
-    assert forward == 2 * (stem + blocks + 64 * 10)
-    # Each layer once for its input and once for its weights; the images need no gradient.
-    assert backward == 2 * forward - 2 * stem
 
 
 def test_a_training_run_that_fails_is_named(capfd):
@@ -130,8 +115,3 @@ def test_generated_images_are_read_as_cifar10(tmp_path):
     assert data.train_images.shape == (50_000, 3, 32, 32)
     assert data.test_images.shape == (10_000, 3, 32, 32)
     assert len(data.train_labels.unique()) == 10
-
-
-def test_result_rows_keep_the_names_that_the_tables_read():
-    row = beside_timm(32, 4, repeats=1, seed=0)
-    assert {"size", "batch", "peer", "timm", "ours_1_thread", "ours_2_threads", "ratio_1_thread"} < set(row)

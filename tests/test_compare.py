@@ -12,12 +12,12 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from particleaugment.cli.main import app
+from particleaugment.compare.arm_summary import arm_summaries, differences, print_comparison, remarks
 from particleaugment.compare.arms import parse_arms, parse_seeds
 from particleaugment.compare.command import _command_text
 from particleaugment.compare.comparison import Comparison, ComparisonFolder
-from particleaugment.compare.page import render
-from particleaugment.compare.records import RunRecord
-from particleaugment.compare.summary import arm_summaries, differences, print_comparison, remarks
+from particleaugment.compare.comparison_page import render
+from particleaugment.compare.run_record import RunRecord
 from particleaugment.recipes import get_recipe
 from particleaugment.training.build import resolve
 from particleaugment.training.config import ConfigError, override

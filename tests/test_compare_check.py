@@ -10,11 +10,11 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from particleaugment.cli.main import app
-from particleaugment.compare import check
+from particleaugment.compare import data_fit
 from particleaugment.compare.arms import parse_arms
-from particleaugment.compare.check import check_data
 from particleaugment.compare.command import compare
 from particleaugment.compare.comparison import ComparisonFolder
+from particleaugment.compare.data_fit import check_data
 from particleaugment.recipes import get_recipe
 from particleaugment.training.build import build, resolve
 from particleaugment.training.config import ConfigError, override
@@ -112,7 +112,7 @@ def test_data_are_loaded_once_and_dropped(pictures, monkeypatch, stream):
         cycle.append(cycle)
         return parts
 
-    monkeypatch.setattr(check, "build", watched)
+    monkeypatch.setattr(data_fit, "build", watched)
     monkeypatch.setenv("XDG_CACHE_HOME", str(pictures.parent / "cache"))
     base = base_of("folder", f"data_dir={pictures}", "measure_size=4", f"stream={stream}")
     gc.disable()

@@ -4,8 +4,8 @@ import re
 
 from particleaugment.compare.arms import Arm
 from particleaugment.compare.comparison import Comparison
-from particleaugment.compare.plots import curves
-from particleaugment.compare.records import RunRecord
+from particleaugment.compare.comparison_plots import curves
+from particleaugment.compare.run_record import RunRecord
 from particleaugment.recipes import get_recipe
 
 EPOCHS = 3

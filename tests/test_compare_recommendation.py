@@ -10,9 +10,9 @@ from scipy import stats
 from test_compare import BASE, MINE, command, comparison_in
 
 from particleaugment.compare.arms import ARMS, parse_arms
-from particleaugment.compare.page import render
+from particleaugment.compare.comparison_page import render
 from particleaugment.compare.recommendation import recommend
-from particleaugment.compare.records import RunRecord
+from particleaugment.compare.run_record import RunRecord
 from particleaugment.compare.statistics import PairedDifference, paired_difference, seeds_to_settle
 from particleaugment.training.build import resolve
 from particleaugment.training.config import override

@@ -13,9 +13,9 @@ from rich.console import Console
 
 from particleaugment.compare.arms import ARMS, parse_arms
 from particleaugment.compare.comparison import ComparisonFolder
+from particleaugment.compare.comparison_progress import ComparisonProgress
 from particleaugment.compare.execute import execute
-from particleaugment.compare.progress import ComparisonProgress
-from particleaugment.compare.records import RunRecord
+from particleaugment.compare.run_record import RunRecord
 from particleaugment.compare.runner import Child, run_children
 from particleaugment.recipes import get_recipe, preset_settings
 from particleaugment.training.build import resolve

@@ -17,7 +17,7 @@ import particleaugment as pa
 from particleaugment.compare.comparison import Comparison
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "benchmarks"))
+sys.path[:0] = [str(ROOT / "research"), str(ROOT / "benchmarks")]
 
 import gap_average  # noqa: E402
 import matched_schedule  # noqa: E402
@@ -70,12 +70,12 @@ def test_noise_does_neither():
 
 
 def test_the_page_is_up_to_date():
-    check = [sys.executable, str(ROOT / "benchmarks" / "filter_page.py"), "--check"]
-    assert subprocess.run(check, check=False).returncode == 0, "run python benchmarks/filter_page.py"
+    check = [sys.executable, str(ROOT / "research" / "filter_page.py"), "--check"]
+    assert subprocess.run(check, check=False).returncode == 0, "run python research/filter_page.py"
 
 
 def test_the_averaged_gap_replays_as_its_result_file_says():
-    kept = json.loads((ROOT / "benchmarks" / "results" / "gap_average.json").read_text())
+    kept = json.loads((ROOT / "research" / "results" / "gap_average.json").read_text())
     expected = next(row for row in kept["results"]["replays"] if row["share"] == 0.05)
     found = gap_average.replay(kept["results"]["steps"], kept["results"]["run"]["epochs"], 0.05, kept["seed"])
     assert found["resampled"] == expected["resampled"]

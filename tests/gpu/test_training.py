@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -283,7 +284,9 @@ def test_too_little_memory_for_the_data_falls_back_and_says_so():
 
 def test_the_benchmark_measures_throughput_and_the_augmentations_share(tmp_path):
     from particleaugment.bench.gpu import copy_bandwidth, large_rows, small_rows
-    from particleaugment.bench.training import augmentation_share
+
+    sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+    from training_work import augmentation_share
 
     bandwidth = copy_bandwidth()
     for row in (*small_rows((128,), bandwidth, 0), *large_rows((64,), bandwidth, 0)):

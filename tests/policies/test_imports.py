@@ -139,94 +139,63 @@ def test_dada(genotype):
 
 @pytest.mark.parametrize("name", ["appended", "looped", "replaced", "branching", "comprehended", "PARAMETER_MAX"])
 def test_what_code_computes_is_not_guessed(archive, name):
-    with pytest.raises(
-        ValueError, match=f"'{name}' cannot be read from .*: it is computed by code, or is no list of sub-"
-    ):
+    with pytest.raises(ValueError, match=f"'{name}' of .* is no list of .*, written out and named nowhere"):
         import_policy(archive, "fast-autoaugment", name)
 
 
 LISTED = "policies = [[('Rotate', 0.5, 0.5)]]\n"
-CHANGES = {
-    "more = policies\nmore += [[('Invert', 1.0, 0.5)]]": 3,
-    "more = policies\nmore.append([('Invert', 1.0, 0.5)])": 3,
-    "more = other = policies\nlast = other\nlast.pop()": 4,
-    "row = policies[0]\nrow.append(('Invert', 1.0, 0.5))": 3,
-    "more = policies + policies\nmore[0].append(('Invert', 1.0, 0.5))": 3,
-    "by_name = {'cifar': policies}\nby_name['cifar'].pop()": 3,
-    "import random\nkept = random.sample(policies, 1)": 3,
-    "if True:\n    policies = []": 2,
-    "def add():\n    policies.append([('Invert', 1.0, 0.5)])\nadd()": 3,
-    "def add():\n    mine = policies\n    mine += [[('Invert', 1.0, 0.5)]]\nadd()": 4,
-    "def add():\n    def inner():\n        policies.pop()\n    inner()\nadd()": 4,
-    "def add(mine=policies):\n    mine.pop()\nadd()": 2,
-    "def replace():\n    global policies\n    policies = []\nreplace()": 3,
-    "def get():\n    mine = policies\n    return mine\nget().pop()": 5,
-    "get = lambda: policies\nget().pop()": 3,
-    "class Holder:\n    held = policies\nHolder.held.pop()": 4,
-    "@changed\ndef get():\n    return policies": 3,
-    "try:\n    from elsewhere import policies\nexcept ImportError:\n    pass": 2,
-}
-
-
-@pytest.mark.parametrize(("code", "line"), CHANGES.items())
-def test_a_list_that_may_be_changed_under_another_name_is_refused(tmp_path, code, line):
-    (tmp_path / "list.py").write_text(LISTED + code + "\n")
-    with pytest.raises(
-        ValueError, match=rf"'policies' cannot be read from .*: it may be changed by line {line}, which"
-    ):
-        import_policy(tmp_path / "list.py", "dada", "policies")
 
 
 @pytest.mark.parametrize(
     "code",
     [
+        "more = policies\nmore += [[('Invert', 1.0, 0.5)]]",
+        "policies.append([('Invert', 1.0, 0.5)])",
+        "policies = policies + policies",
+        "policies[0] = []",
+        "if True:\n    policies = []",
+        "def add(mine=policies):\n    mine.pop()\nadd()",
+        "def replace():\n    global policies\n    policies = []\nreplace()",
+        "globals()['policies'].pop()",
+        "print(f'{policies.pop()}')",
         "from elsewhere import policies",
+        "from elsewhere import lists as policies",
         "from elsewhere import *",
         "del policies",
         "class policies:\n    pass",
-        "def policies(policies):\n    return policies",
+        "def policies():\n    return [[('Invert', 0.5, 0.5)]]",
     ],
 )
-def test_a_name_that_comes_to_mean_something_else_is_refused(tmp_path, code):
+def test_a_list_that_the_file_names_again_is_refused(tmp_path, code):
     (tmp_path / "list.py").write_text(LISTED + code + "\n")
-    with pytest.raises(ValueError, match=r"'policies' cannot be read from .*: it is computed by code"):
+    with pytest.raises(ValueError, match=r"'policies' of .* named nowhere else in the file; copy it alone into one$"):
         import_policy(tmp_path / "list.py", "dada", "policies")
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "count = len(policies)\nprint(policies, count)",
-        "others = []\nothers.append(3)",
-        "spare = policies\ndel spare",
-        "def few():\n    return policies[:5]",
-        "def add(policies):\n    policies.append(3)",
-        "def build():\n    policies = []\n    policies.append(3)\n    return policies\nbuild()",
-        "import random\nothers = [1]\nrandom.shuffle(others)\ndef draw():\n    source = random\n    return policies",
-        "def policies():\n    return 3\n" + LISTED,
-    ],
-)
-def test_a_list_that_nothing_changes_is_taken(tmp_path, code):
+@pytest.mark.parametrize("code", ["other = x.y = [[('Rotate', 0.5, 0.5)]]\nx.y.pop()", "a = b = 1\na, b = 2, 3"])
+def test_other_targets(tmp_path, code):
     (tmp_path / "list.py").write_text(LISTED + code + "\n")
-    assert import_policy(tmp_path / "list.py", "dada", "policies").policy.sub_policies == ((("Rotate", 0.5, 0.5),),)
-
-
-@pytest.mark.parametrize(
-    "inside", ["q = p\n    q.pop()", "def inner():\n        p.pop()\n    inner()", "q = [p]\n    q[0].pop()"]
-)
-def test_what_a_function_changes_under_another_name_is_refused(tmp_path, inside):
-    (tmp_path / "list.py").write_text(f"def made():\n    p = [[('Rotate', 0.5, 0.5)]]\n    {inside}\n    return p\n")
-    with pytest.raises(ValueError, match=r"'made' cannot be read from .*: it is computed by code"):
-        import_policy(tmp_path / "list.py", "dada", "made")
-
-
-def test_parameters_are_not_the_modules_names(tmp_path):
-    (tmp_path / "list.py").write_text(LISTED + "def strong(policies):\n    return policies\n")
     assert import_policy(tmp_path / "list.py", "dada").name == "policies"
 
 
-def test_a_function_may_be_called_in_its_file(tmp_path):
-    (tmp_path / "list.py").write_text(f"def made():\n    {LISTED}    return policies\nprint(made())\nmade().pop()\n")
+def test_two_names_of_one_list(tmp_path):
+    (tmp_path / "list.py").write_text("first = second = [[('Rotate', 0.5, 0.5)]]\nfirst.pop()\n")
+    with pytest.raises(ValueError, match=r"'second' of .* is no list"):
+        import_policy(tmp_path / "list.py", "dada", "second")
+
+
+@pytest.mark.parametrize(
+    "inside",
+    ["q = p\n    q.pop()", "def inner():\n        p.pop()\n    inner()", "q = [p]\n    q[0].pop()", "p += p", "p = 3"],
+)
+def test_what_a_function_may_change_is_refused(tmp_path, inside):
+    (tmp_path / "list.py").write_text(f"def made():\n    p = [[('Rotate', 0.5, 0.5)]]\n    {inside}\n    return p\n")
+    with pytest.raises(ValueError, match=r"'made' of .* is no list of sub-policies"):
+        import_policy(tmp_path / "list.py", "dada", "made")
+
+
+def test_a_function_with_a_docstring(tmp_path):
+    (tmp_path / "list.py").write_text(f'def made():\n    "Found."\n    {LISTED}    return policies\n')
     assert import_policy(tmp_path / "list.py", "dada").name == "made"
 
 
@@ -238,9 +207,9 @@ def test_other_decorators(archive):
 
 
 def test_names_that_are_not_there(archive, genotype):
-    with pytest.raises(ValueError, match=r"'plan' cannot be read from .*: it is not in it; did you mean plain"):
+    with pytest.raises(ValueError, match=r"'plan' of .* is no list of sub-policies.*; did you mean plain"):
         import_policy(archive, "fast-autoaugment", "plan")
-    with pytest.raises(ValueError, match=r"'zzz' cannot be read from .*: it is not in it; it holds SMALL, OTHER"):
+    with pytest.raises(ValueError, match=r"'zzz' of .* is no list of sub-policies.*; it holds SMALL, OTHER"):
         import_policy(genotype, "dada", "zzz")
     with pytest.raises(ValueError, match="there is no list format 'dad'; did you mean dada"):
         import_policy(genotype, "dad")
@@ -299,14 +268,14 @@ def test_nothing_in_the_file_is_run(tmp_path):
         f"def Y(a=open({str(witness)!r}, 'w')):\n    return [[('Rotate', 0.5, 0.25)]]\n"
     )
     assert import_policy(path, "dada").name == "Y"
-    with pytest.raises(ValueError, match="'X' cannot be read"):
+    with pytest.raises(ValueError, match=r"'X' of .* is no list"):
         import_policy(path, "dada", "X")
     assert not witness.exists()
 
 
 def test_lists_that_double_stop(tmp_path):
     path = tmp_path / "doubling.py"
-    path.write_text("A = [[('Rotate', 0.5, 0.25)]]\n" + "A = A + A\n" * 60)
+    path.write_text("def A():\n    p = " + repr([[("Rotate", 0.5, 0.25)]] * 2000) + "\n    return p" + " + p" * 60)
     with pytest.raises(ValueError, match="holds no list of sub-policies"):
         import_policy(path, "dada")
 

@@ -58,12 +58,9 @@ def mixture(kinds):
         def with_numbers(self, numbers):
             return replace(self, gates=numbers[0], levels=numbers[1])
 
-        def to_dict(self):
-            return {"kind": self.kind, "gates": self.gates.tolist(), "levels": self.levels.tolist()}
-
-        @classmethod
-        def _from_dict(cls, data):
-            return cls(torch.tensor(data["gates"]), torch.tensor(data["levels"]))
+        def __post_init__(self):
+            for name in ("gates", "levels"):
+                object.__setattr__(self, name, torch.as_tensor(getattr(self, name)))
 
         def __eq__(self, other):
             return isinstance(other, Mixture) and torch.equal(self.numbers(), other.numbers())

@@ -245,14 +245,14 @@ def test_a_file_of_another_kind(tmp_path):
         ({}, "there is no policy of kind None; the kinds are autoaugment, identity, particles, "),
         ({"kind": "randaugmen"}, "there is no policy of kind 'randaugmen'; did you mean randaugment"),
         ({"kind": ["x"]}, r"there is no policy of kind \['x'\]"),
-        ({"kind": "randaugment", "n": 2}, "the policy of kind 'randaugment' lacks the field 'op_weights'"),
+        ({"kind": "randaugment", "n": 2}, "the policy of kind 'randaugment' lacks the field 'm'"),
         ({"kind": "trivialaugment", "space": "x", "resample": "default"}, "is not valid: space must be one of wide"),
         (
             {"kind": "sub-policies", "semantics": "timm", "sub_policies": 3},
             "is not valid: sub_policies must be a non-empty",
         ),
         (pa.RandAugment().to_dict() | {"m": "x"}, "is not valid: m must be a number from 0 to 10"),
-        (pa.RandAugment().to_dict() | {"ops": 5}, "is not valid: ops must be a list, got 5"),
+        (pa.RandAugment().to_dict() | {"ops": 5}, "is not valid: ops must be a list of op names, got 5"),
         (pa.RandAugment().to_dict() | {"m_std": 10**400}, "is not valid: int too large to convert to float"),
         (pa.RandAugment().to_dict() | {"m_max": 10**400}, "is not valid: int too large to convert to float"),
         (

@@ -13,9 +13,10 @@ import pytest
 from runs import TINY_OPTIONS, command, config_of, finish, result
 
 import particleaugment as pa
-from particleaugment.training.checkpoint import SaveError, find_checkpoints, load_latest, write_atomically
+from particleaugment.training.checkpoint import find_checkpoints, load_latest
 from particleaugment.training.run import RunError, RunFolder
 from particleaugment.training.session import Session
+from particleaugment.util.atomic import SaveError, write_atomically
 
 SETTINGS = TINY_OPTIONS
 

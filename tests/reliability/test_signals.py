@@ -12,7 +12,7 @@ from runs import TINY_OPTIONS, command, finish, on_few, result
 from particleaugment.policies import parse
 from particleaugment.report import page
 from particleaugment.trainee.eager import EagerTrainee
-from particleaugment.training import checkpoint, session
+from particleaugment.training import session
 from particleaugment.training.checkpoint import find_checkpoints, load_latest
 from particleaugment.util.stop import Stop, StopNow
 
@@ -63,7 +63,7 @@ PLACES = {
     "a checkpoint": (session, "save_checkpoint", 2, 2),
 }
 LATE = {
-    "the file of a checkpoint": (checkpoint.os, "replace", 2, 2),
+    "the file of a checkpoint": (os, "replace", 2, 2),
     "the report": (page, "write_report", 1, 4),
 }
 

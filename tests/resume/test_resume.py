@@ -1,6 +1,5 @@
 """Real processes, really killed: a run that was interrupted ends with the same bytes as one that never was."""
 
-import contextlib
 import json
 import os
 import random
@@ -17,10 +16,10 @@ SETTINGS = ["epochs=3", "batch_size=256", "clone_size=128", "measure_size=20", "
 LIMIT = 120
 
 
-def start(*arguments):
+def start(*arguments, program=("-m", "particleaugment")):
     # One thread each: OpenMP threads of several processes on few cores spend their time waiting for each other.
     environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "particleaugment", *map(str, arguments)]
+    command = [sys.executable, *program, *map(str, arguments)]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -58,21 +57,30 @@ def kill(process):
     assert process.returncode == -signal.SIGKILL
 
 
-def kill_while_it_writes(file, process):
-    """Kill in the middle of a file: a pipe in its place holds the writer up, and what came through is left there."""
-    os.mkfifo(file)
-    pipe, content = os.open(file, os.O_RDONLY | os.O_NONBLOCK), bytearray()
+# Ends its own process, unasked, when half of a checkpoint is on disk.
+DIES_WHILE_WRITING = """
+import os, signal
+from particleaugment.cli.main import main
 
-    def arrives():
-        with contextlib.suppress(BlockingIOError):
-            content.extend(os.read(pipe, 4096))
-        return len(content) > 100_000
+sync = os.fsync
 
-    assert wait_until(arrives, process)
-    kill(process)
-    os.close(pipe)
-    file.unlink()
-    file.write_bytes(content)
+def fsync(file):
+    if "/.checkpoint-" in os.readlink(f"/proc/self/fd/{file}"):
+        os.ftruncate(file, os.fstat(file).st_size // 2)
+        os.kill(os.getpid(), signal.SIGKILL)
+    sync(file)
+
+os.fsync = fsync
+main()
+"""
+
+
+def die_while_writing(path):
+    process = start("resume", path, "--checkpoint-seconds", 0, "--quiet", program=["-c", DIES_WHILE_WRITING])
+    process.communicate(timeout=LIMIT)
+    assert process.returncode == -signal.SIGKILL
+    (left,) = path.glob(".checkpoint-00000000.pt.*.tmp")
+    assert left.stat().st_size > 100_000
 
 
 def lines(path):
@@ -103,7 +111,7 @@ def test_killed_at_any_moment(undisturbed, tmp_path):
     assert (path / "config.json").exists(), "the folder appears with its configuration in it"
     kill(process)
 
-    kill_while_it_writes(path / ".checkpoint-00000000.pt.tmp", resume(path, "--quiet"))
+    die_while_writing(path)
     assert not list(path.glob("checkpoint-*")), "half a checkpoint has no name yet"
 
     # Just after a line of metrics that no checkpoint knows of.
@@ -119,6 +127,7 @@ def test_killed_at_any_moment(undisturbed, tmp_path):
         kill(process)
 
     end(resume(path))
+    assert not list(path.glob(".*.tmp")), "what was left half-written is removed"
     assert result(path) == expected, f"killed {seconds} s after the last resume"
 
 

@@ -24,7 +24,7 @@ from particleaugment.data.reader import Reader, ReadError, default_workers
 from particleaugment.data.streamed import open_folder
 from particleaugment.policies import RandAugment
 from particleaugment.recipes import get_recipe
-from particleaugment.report.extras import ReportAndEvents
+from particleaugment.report.report_and_events import ReportAndEvents
 from particleaugment.training import build as build_module
 from particleaugment.training import loop
 from particleaugment.training.build import build

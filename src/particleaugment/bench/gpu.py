@@ -17,12 +17,11 @@ from torch import Tensor
 
 from particleaugment.augment.pipeline import FusedPipeline
 from particleaugment.augment.transforms import HorizontalFlip, Normalize, PadCrop, RandomErasing
-from particleaugment.bench.peers import timm_transform, torchvision_transform
+from particleaugment.bench.peers import torchvision_transform
 from particleaugment.policies import RandAugment
 from particleaugment.policies.parse import TIMM_OPS
-from particleaugment.util.timing import rate, seconds
 
-__all__ = ["as_graph", "copy_bandwidth", "large_rows", "milliseconds", "small_rows", "timm_rows", "torchvision_rows"]
+__all__ = ["as_graph", "copy_bandwidth", "large_rows", "milliseconds", "small_rows", "torchvision_rows"]
 
 _IMAGES = 50_000
 
@@ -112,27 +111,6 @@ def torchvision_rows(bandwidth: float) -> Iterator[dict[str, Any]]:
     yield _row("torchvision v2, 32x32, 3 ops, one draw per image (loop)", 64, times, 2 * 3072, bandwidth)
 
 
-def timm_rows() -> Iterator[dict[str, Any]]:
-    """Time timm, where it is installed, on one core of this machine."""
-    import numpy as np
-    from PIL import Image
-
-    transform, peer = timm_transform()
-    if peer != "timm":
-        return
-    for size, batch in ((32, 512), (224, 64)):
-        generator = np.random.default_rng(0)
-        pictures = [Image.fromarray(generator.integers(0, 256, (size, size, 3), dtype=np.uint8)) for _ in range(batch)]
-        found = rate(batch, seconds(partial(_each, transform, pictures), 8))
-        yield {
-            "name": f"timm, {size}x{size}, 3 ops, one CPU core",
-            "batch": batch,
-            "images_per_second": round(found["median"]),
-            "low": round(found["low"]),
-            "high": round(found["high"]),
-        }
-
-
 def _policy() -> RandAugment:
     return RandAugment(n=3, m=9, ops=TIMM_OPS)
 
@@ -140,11 +118,6 @@ def _policy() -> RandAugment:
 def _next_epoch(pipeline: FusedPipeline, images: Tensor, ids: Tensor, index: Tensor | None, out: Tensor) -> None:
     pipeline.epoch.add_(1)
     pipeline(images, ids, index=index, out=out)
-
-
-def _each(transform: Callable[[Any], object], pictures: list[Any]) -> None:
-    for picture in pictures:
-        transform(picture)
 
 
 def _row(name: str, batch: int, times: list[float], moved: int, bandwidth: float) -> dict[str, Any]:

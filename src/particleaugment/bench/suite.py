@@ -96,7 +96,7 @@ def run_suite(settings: Settings, data: Path | None, seed: int, say: Callable[[s
         options += [f"epochs={settings.epochs}", *settings.training]
         for label in POLICIES:
             say(f"epochs with {_TITLES[label]}")
-            row = time_run(recipe, label, options, seed, settings.warm_up)
+            row, _ = time_run(recipe, label, options, seed, settings.warm_up)
             results["training"].append(row | {"images": images or row["data"]})
     return {"seed": seed, "machine": machine(), "results": results}
 
@@ -164,12 +164,7 @@ def _add_epoch(rows: Table, row: Mapping[str, Any]) -> None:
     rows.add_row(f"  {_TITLES[row['policy']]}", str(row["batch_size"]), f"{row['seconds_per_epoch']:.3f}", spread)
     for phase, value in row["phases"].items():
         name = "evaluation, not counted" if phase == "evaluate" else phase
-        achieved = f"{row['tflops'][phase]:.3g} TFLOP/s" if phase in row["tflops"] else ""
-        rows.add_row(f"    {name}", "", f"{value:.3f}", achieved)
-    if "augmentation" in row:
-        share = f"{100 * row['augmentation']['share_of_step']:.1f} % of a step"
-        alone = f"{row['augmentation']['augmentation_microseconds']:.1f} us"
-        rows.add_row("    augmentation of a batch alone", "", alone, share)
+        rows.add_row(f"    {name}", "", f"{value:.3f}", "")
 
 
 def _short(value: float) -> str:

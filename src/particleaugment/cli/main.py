@@ -22,6 +22,7 @@ import typer
 from particleaugment import __version__
 from particleaugment.cli.policy import Epoch, add_commands
 from particleaugment.compare.command import compare
+from particleaugment.util.atomic import write_atomically
 from particleaugment.util.output import Commands, Output
 
 if TYPE_CHECKING:
@@ -217,7 +218,7 @@ def bench(
         if out is not None:
             options = ["--quick"] * quick + (["--data", str(data)] if data else [])
             command = shlex.join(["particleaugment", "bench", *options])
-            out.write_text(json.dumps({"command": command} | document, indent=1) + "\n")
+            write_atomically(out, json.dumps({"command": command} | document, indent=1) + "\n")
         console.print(suite.table(document))
         console.print(suite.describe(document))
         if data is not None and document["machine"]["gpu"] is None:
@@ -260,8 +261,9 @@ def _clear_errors() -> Iterator[None]:
     from particleaugment.data.reader import ReadError
     from particleaugment.runs.train import Interrupted
     from particleaugment.trainee.ranks import RankError, ReportedByFirst
-    from particleaugment.training.checkpoint import CheckpointError, SaveError
+    from particleaugment.training.checkpoint import CheckpointError
     from particleaugment.training.run import RunError
+    from particleaugment.util.atomic import SaveError
     from particleaugment.util.shared_memory import SharedMemoryError
     from particleaugment.util.stop import StopNow
 

@@ -11,6 +11,8 @@ from typing import Annotated
 
 import typer
 
+from particleaugment.util.atomic import write_atomically
+
 __all__ = ["Epoch", "add_commands"]
 
 Out = Annotated[Path | None, typer.Option(metavar="PATH", help="File to write; printed if not given.")]
@@ -85,6 +87,6 @@ def _write(text: str, note: str, out: Path | None) -> None:
         print(note, file=sys.stderr)
         return
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(text, encoding="utf-8")
+    write_atomically(out, text)
     print(f"wrote {out}")
     print(note)

@@ -59,8 +59,8 @@ def compare(
         return
 
     from particleaugment.compare.arms import parse_arms, parse_seeds
-    from particleaugment.compare.check import check_data
     from particleaugment.compare.comparison import ComparisonFolder
+    from particleaugment.compare.data_fit import check_data
     from particleaugment.training.run import locked_folder
 
     base, wanted, numbers = _base(recipe, assignments or []), parse_arms(arms), parse_seeds(seeds)
@@ -178,7 +178,7 @@ def _report(path: Path, against: str | None, console: Console) -> None:
 
 def _tell_failures(folder: ComparisonFolder, comparison: Comparison) -> None:
     """Print to standard error what a quiet command must not keep to itself."""
-    from particleaugment.compare.summary import unfinished_remark
+    from particleaugment.compare.arm_summary import unfinished_remark
 
     for run in comparison.unfinished:
         if run.problem is not None:
@@ -186,11 +186,11 @@ def _tell_failures(folder: ComparisonFolder, comparison: Comparison) -> None:
 
 
 def _publish(folder: ComparisonFolder, comparison: Comparison, console: Console) -> None:
-    from particleaugment.compare.page import render
-    from particleaugment.compare.summary import print_comparison
-    from particleaugment.training.checkpoint import write_atomically
+    from particleaugment.compare.arm_summary import print_comparison
+    from particleaugment.compare.comparison_page import render
+    from particleaugment.util.atomic import write_atomically
 
-    write_atomically(folder.page, render(comparison).encode())
+    write_atomically(folder.page, render(comparison))
     print_comparison(comparison, console, folder)
     if comparison.recommendation is not None:
         console.print(f"\n{comparison.recommendation.text}", soft_wrap=True)

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from particleaugment.compare.arm_summary import arm_summaries, differences
 from particleaugment.compare.arms import Arm
 from particleaugment.compare.recommendation import Recommendation, recommend
-from particleaugment.compare.records import RunRecord
-from particleaugment.compare.summary import arm_summaries, differences
-from particleaugment.training.checkpoint import write_atomically
+from particleaugment.compare.run_record import RunRecord
 from particleaugment.training.config import Config, ConfigError, settings_of
 from particleaugment.training.run import RunError, RunFolder, locked_folder
+from particleaugment.util.atomic import write_atomically
 from particleaugment.util.hints import nearest_name
 
 __all__ = ["Comparison", "ComparisonFolder"]
@@ -194,7 +194,7 @@ class ComparisonFolder:
 
     def write(self, comparison: Comparison) -> None:
         """Write ``compare.json``."""
-        write_atomically(self.file, comparison.to_json().encode())
+        write_atomically(self.file, comparison.to_json())
 
     def write_unless_in_use(self, comparison: Comparison) -> None:
         """Write ``compare.json``, unless a process that trains holds the folder: that one writes it itself."""

@@ -10,8 +10,8 @@ from pathlib import Path
 from rich.console import Console
 
 from particleaugment.compare.comparison import Comparison, ComparisonFolder
-from particleaugment.compare.progress import ComparisonProgress
-from particleaugment.compare.records import RunRecord
+from particleaugment.compare.comparison_progress import ComparisonProgress
+from particleaugment.compare.run_record import RunRecord
 from particleaugment.compare.runner import Child, run_children
 from particleaugment.training.clock import duration
 from particleaugment.training.run import RunError, RunFolder

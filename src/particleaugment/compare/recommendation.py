@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from particleaugment.compare.arm_summary import ArmSummary, Difference, accuracy_text, arm_summaries, interval_text
 from particleaugment.compare.arms import Arm
-from particleaugment.compare.records import RunRecord
+from particleaugment.compare.run_record import RunRecord
 from particleaugment.compare.statistics import PairedDifference, mean, paired_difference, seeds_to_settle
-from particleaugment.compare.summary import ArmSummary, Difference, accuracy_text, arm_summaries, interval_text
 
 __all__ = ["Recommendation", "Sureness", "recommend"]
 

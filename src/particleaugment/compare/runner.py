@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from particleaugment.compare.records import RunRecord
+from particleaugment.compare.run_record import RunRecord
 from particleaugment.training.checkpoint import find_checkpoints
 from particleaugment.training.run import RunFolder
+from particleaugment.util.atomic import regular_file
 from particleaugment.util.stop import Stop
 
 __all__ = ["Child", "run_children"]
@@ -46,7 +47,7 @@ class Child:
         """Start or continue a run."""
         log.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "particleaugment.cli.worker", "resume", str(run.path)]
-        with open(log, "ab") as output:
+        with open(log, "ab", opener=regular_file) as output:
             # A session of its own, so that Ctrl-C reaches the parent alone, which passes it on once.
             process = subprocess.Popen(
                 command,

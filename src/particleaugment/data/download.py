@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from io import FileIO
@@ -15,6 +14,7 @@ from particleaugment.data.archive import ArchiveError, unpack
 from particleaugment.data.cifar import CIFAR10, CIFAR100, Layout, check_sizes
 from particleaugment.data.idx import FASHION_MNIST, FILES, MNIST, IdxLayout, find_named_folder, read_files
 from particleaugment.data.transfer import DownloadError, PublishedFile, Transfer, complaint_about, part_file
+from particleaugment.util.atomic import new_folder
 from particleaugment.util.hints import nearest_name
 
 __all__ = ["ARCHIVES", "FILE_SETS", "Archive", "DownloadError", "FileSet", "PublishedFile", "fetch"]
@@ -217,13 +217,9 @@ def _fetched_files(layout: IdxLayout, directory: Path) -> Path | None:
 def _unpack(path: Path, archive: Archive, final: Path) -> Path:
     """Unpack beside the final folder, check, and move into place."""
     layout = archive.layout
-    temporary = final.with_name(f".{final.name}.{os.getpid()}.tmp")
     try:
-        temporary.mkdir()
-        unpack(path, temporary, layout.folder, layout.sizes(), texts=(layout.class_names,))
-        os.rename(temporary, final)
+        with new_folder(final) as temporary:
+            unpack(path, temporary, layout.folder, layout.sizes(), texts=(layout.class_names,))
     except OSError as error:
         raise DownloadError(f"{path} cannot be unpacked to {final}: {error.strerror}") from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return final

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -21,6 +20,7 @@ from particleaugment.data.listing import ImageList, list_folder, some_of
 from particleaugment.data.memory import ImageData, channel_statistics
 from particleaugment.data.progress import progress_bar
 from particleaugment.data.split import epoch_permutation
+from particleaugment.util.cache import cache_folder, write_cache
 from particleaugment.util.shared_memory import sharing
 
 __all__ = [
@@ -275,7 +275,7 @@ def folder_statistics(
     """
     chosen = epoch_permutation(len(images), seed=0, epoch=0)[:sample].sort().values
     part = images.subset(chosen)
-    cache = _cache_folder() / f"statistics-{_fingerprint(images, part, size)}.json"
+    cache = cache_folder() / f"statistics-{_fingerprint(images, part, size)}.json"
     known = _read_statistics(cache)
     if known is None:
         known = channel_statistics(decode_images(part, _checked_size(size), max_pixels=max_pixels, quiet=quiet))
@@ -302,10 +302,6 @@ def _fingerprint(images: ImageList, part: ImageList, size: int) -> str:
     return digest.hexdigest()[:32]
 
 
-def _cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "particleaugment"
-
-
 def _read_statistics(path: Path) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -317,11 +313,4 @@ def _read_statistics(path: Path) -> tuple[tuple[float, ...], tuple[float, ...]] 
 
 
 def _write_statistics(path: Path, statistics: tuple[tuple[float, ...], tuple[float, ...]]) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(dict(zip(("mean", "std"), statistics))) + "\n", encoding="utf-8")
-        os.replace(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
+    write_cache(path, json.dumps(dict(zip(("mean", "std"), statistics))).encode() + b"\n")

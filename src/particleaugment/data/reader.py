@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from particleaugment.data.folder import FolderDataset
@@ -94,7 +94,7 @@ class Reader:
             batch_size=None,
             sampler=self._requests,
             num_workers=self.workers,
-            collate_fn=_as_it_is,
+            collate_fn=nn.Identity(),
             pin_memory=self._pin_memory,
             persistent_workers=True,
             prefetch_factor=self._pieces_ahead(self._chunk),
@@ -179,10 +179,6 @@ class _Files(Dataset[Any]):
             f"a process that decodes images has died{where}; if that file opens elsewhere, memory was short: "
             "set fewer workers (a started run's are in its config.json) and try again"
         )
-
-
-def _as_it_is(piece: Any) -> Any:
-    return piece
 
 
 def _leave_signals_to_the_parent(worker: int) -> None:

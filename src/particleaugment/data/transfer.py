@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from particleaugment.data.cifar import Layout
 from particleaugment.data.idx import IdxLayout
 from particleaugment.data.progress import progress_bar
+from particleaugment.util.atomic import regular_file, take_lock
 
 __all__ = ["DownloadError", "PublishedFile", "Transfer", "complaint_about", "part_file"]
 
@@ -66,7 +67,7 @@ def part_file(part: Path) -> Iterator[FileIO]:
     made = [folder for folder in part.parents if not folder.exists()]
     part.parent.mkdir(parents=True, exist_ok=True)
     # Without a buffer: what a full disk did not take must not be tried again when the file is closed.
-    with FileIO(os.open(part, os.O_RDWR | os.O_CREAT, 0o666), "r+") as file:
+    with FileIO(part, "a+", opener=regular_file) as file:
         _lock(file, part)
         try:
             yield file
@@ -79,16 +80,9 @@ def part_file(part: Path) -> Iterator[FileIO]:
 
 
 def _lock(file: FileIO, part: Path) -> None:
-    try:
-        import fcntl
-    except ImportError:  # no such lock on this system
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise DownloadError(f"{part} is being downloaded by another process; wait for it or stop it") from None
-    except OSError:  # a file system without locks
-        return
+    with contextlib.suppress(OSError):  # a file system without locks
+        if not take_lock(file):
+            raise DownloadError(f"{part} is being downloaded by another process; wait for it or stop it")
 
 
 @dataclass(frozen=True)

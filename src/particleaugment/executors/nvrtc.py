@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import hashlib
-import os
 import site
 import sys
 from collections.abc import Sequence
@@ -18,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from particleaugment.util.cache import cache_folder, write_cache
 
 __all__ = ["Kernel", "KernelError"]
 
@@ -103,15 +104,11 @@ def _compiled(source: str, options: Sequence[str], device: torch.device) -> byte
     nvrtc.nvrtcVersion(ctypes.byref(version[0]), ctypes.byref(version[1]))
     all_options = [f"--gpu-architecture=sm_{major}{minor}", *options]
     identity = "\n".join([source, *all_options, f"{version[0].value}.{version[1].value}"])
-    path = _cache_folder() / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.cubin"
+    path = cache_folder() / "kernels" / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.cubin"
     with contextlib.suppress(OSError):
         return path.read_bytes()
     binary = _compile(nvrtc, source, all_options)
-    with contextlib.suppress(OSError):  # a cache that cannot be written only costs the next start a second
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(f".{os.getpid()}.tmp")
-        temporary.write_bytes(binary)
-        os.replace(temporary, path)
+    write_cache(path, binary)
     return binary
 
 
@@ -132,8 +129,3 @@ def _compile(nvrtc: Any, source: str, options: Sequence[str]) -> bytes:
     nvrtc.nvrtcGetCUBIN(program, binary)
     nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
     return binary.raw
-
-
-def _cache_folder() -> Path:
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "particleaugment" / "kernels"

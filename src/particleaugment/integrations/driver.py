@@ -22,7 +22,7 @@ class SearchDriver:
         search: The search.
         dataset: Training data for the filter steps; None takes the loader's.
         loss: ``loss(logits, targets)`` returning one value per sample; None is cross entropy.
-        preprocess: Turns augmented uint8 images into the network's input.
+        preprocess: Turns augmented uint8 images into the network's input; None leaves them as they are.
         batch_size: Batch of the clone's training, as that of one process's loader; None takes the loader's.
     """
 
@@ -31,12 +31,13 @@ class SearchDriver:
         search: ParticleAugment,
         dataset: Any,
         loss: Callable[[Tensor, Tensor], Tensor] | None,
-        preprocess: Callable[[Tensor], Tensor],
+        preprocess: Callable[[Tensor], Tensor] | None,
         batch_size: int | None,
     ):
         if not isinstance(search, ParticleAugment):
             raise TypeError(f"a ParticleAugment is expected, got {type(search).__name__}")
-        self.search, self.dataset, self.preprocess, self.batch_size = search, dataset, preprocess, batch_size
+        self.search, self.dataset, self.batch_size = search, dataset, batch_size
+        self.preprocess = nn.Identity() if preprocess is None else preprocess
         self.loss = nn.CrossEntropyLoss(reduction="none") if loss is None else loss
         self.stepped_after = 0
 
@@ -93,11 +94,6 @@ class SearchDriver:
         """Continue from :meth:`state_dict`."""
         self.search.load_state_dict(state["search"])
         self.stepped_after = int(state["stepped_after"])
-
-
-def unchanged(images: Tensor) -> Tensor:
-    """Return images as they are; unlike a lambda this can be sent to another process."""
-    return images
 
 
 def _batch_size_of(loader: Any) -> int:

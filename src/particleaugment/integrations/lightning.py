@@ -9,7 +9,7 @@ from torch import Tensor
 
 from particleaugment.augment.batch import Augment
 from particleaugment.integrations import require
-from particleaugment.integrations.driver import SearchDriver, unchanged
+from particleaugment.integrations.driver import SearchDriver
 from particleaugment.report.loggers import rendered, search_figures, search_metrics
 from particleaugment.search.search import ParticleAugment
 
@@ -97,7 +97,7 @@ class ParticleAugmentCallback(AugmentCallback):
     def __init__(
         self,
         search: ParticleAugment,
-        preprocess: Callable[[Tensor], Tensor] = unchanged,
+        preprocess: Callable[[Tensor], Tensor] | None = None,
         *,
         loss: Callable[[Tensor, Tensor], Tensor] | None = None,
         dataset: Any = None,

@@ -18,7 +18,7 @@ from particleaugment.integrations.driver import SearchDriver
 from particleaugment.report.loggers import SearchLogger, search_metrics
 from particleaugment.search.search import ParticleAugment
 from particleaugment.trainee.ranks import Ranks
-from particleaugment.training.checkpoint import write_atomically
+from particleaugment.util.atomic import write_atomically
 
 require("transformers", "transformers")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar, Self
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -136,11 +136,3 @@ class AutoAugment(Policy):
     def tables(self, size: tuple[int, int]) -> DrawTables | None:
         """Return the kernel's tables; see :meth:`Policy.tables`."""
         return self.sub_policies.tables(size)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the policy as plain JSON data."""
-        return {"kind": self.kind, "name": self.name, "semantics": self.semantics}
-
-    @classmethod
-    def _from_dict(cls, data: Mapping[str, Any]) -> Self:
-        return cls(name=data["name"], semantics=data["semantics"])

@@ -7,6 +7,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -18,6 +19,7 @@ from particleaugment.core.ops import lookup, op_indices
 from particleaugment.core.program import Program
 from particleaugment.core.random import Stream, standard_normal, uniforms
 from particleaugment.policies.tables import DrawTables
+from particleaugment.util.atomic import replacing
 from particleaugment.util.hints import nearest_name
 from particleaugment.util.strict_json import JSONError, clipped, parse_json, read_file
 
@@ -154,18 +156,24 @@ class Policy(ABC):
         """Return the policy with other :meth:`numbers` of the same shape."""
         raise ValueError(f"a policy of kind {self.kind!r} has no numbers to change")
 
-    @abstractmethod
     def to_dict(self) -> dict[str, Any]:
-        """Return the policy as plain JSON data, without the header that :meth:`save` adds."""
+        """Return the policy as plain JSON data, without the header that :meth:`save` adds: its kind and its fields."""
+        return {"kind": self.kind} | {name: _plain(getattr(self, name)) for name in self._fields()}
 
     @classmethod
-    @abstractmethod
     def _from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Rebuild the policy from :meth:`to_dict`."""
+        return cls(**{name: data[name] for name in cls._fields()})
+
+    @classmethod
+    def _fields(cls) -> list[str]:
+        """Names of the arguments of a policy that is a dataclass; others bring their own :meth:`to_dict`."""
+        return [field.name for field in fields(cls) if field.init]  # type: ignore[arg-type]
 
     def save(self, path: str | Path) -> None:
         """Write the policy to a JSON file that :func:`particleaugment.load_policy` reads."""
-        Path(path).write_text(document(self), encoding="utf-8")
+        with replacing(path) as file:
+            file.write(document(self).encode())
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -174,6 +182,14 @@ class Policy(ABC):
         if not isinstance(policy, cls):
             raise ValueError(f"{path} holds a policy of kind {policy.kind!r}, not {cls.kind!r}; use load_policy")
         return policy
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, Tensor):
+        return value.tolist()
+    return "inf" if value == math.inf else value
 
 
 def document(policy: Policy) -> str:
@@ -255,7 +271,8 @@ def checked_level(name: str, value: Any, top: float) -> float:
 
 
 def checked_spread(name: str, value: Any) -> float:
-    """Return a standard deviation of levels as a float (infinity: uniform from 0), or raise a ValueError."""
+    """Return a standard deviation of levels as a float (infinity, also as a text: uniform from 0), or raise."""
+    value = math.inf if value == "inf" else value
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
         raise ValueError(f"{name} must be 0 or more, got {value!r}")
     return float(value)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from particleaugment.policies.changed_names import bound_names, changed_names, local_names
 from particleaugment.policies.subpolicies import SubPolicies
 from particleaugment.util.hints import nearest_name
 from particleaugment.util.strict_json import JSONError, read_file
@@ -40,6 +40,7 @@ FORMATS: Mapping[str, _Format] = {
 """The list formats that can be read, by the project that published them."""
 
 _TRANSLATED = "autoaug2arsaug"  # the decorator in Fast AutoAugment's archive over lists with AutoAugment's levels
+_WANTED = "list of sub-policies, [[(op, probability, level), ...], ...], written out and named nowhere else in the file"
 _LARGEST_FILE = 10 << 20
 _LONGEST_LIST = 100_000
 
@@ -51,14 +52,9 @@ class Imported(NamedTuple):
     name: str
 
 
-class _Unreadable(Exception):
-    """An expression is not made of literals, names of literals and sums of lists."""
-
-
 class _Found(NamedTuple):
     value: Any
     decorators: tuple[str, ...] = ()
-    changed_in: int | None = None
 
 
 def import_policy(path: str | Path, source: str, name: str | None = None) -> Imported:
@@ -83,22 +79,14 @@ def import_policy(path: str | Path, source: str, name: str | None = None) -> Imp
     found = _read(path)
     lists = {key: item for key, item in found.items() if _looks_like_policies(item.value)}
     if name is None:
-        if len(lists) != 1:
-            names = ", ".join(_first_names(lists))
-            shape = "[[(op, probability, level), ...], ...]"
-            raise ValueError(
-                f"{path} holds several policies; choose one with --name: {names}"
-                if lists
-                else f"{path} holds no list of sub-policies, {shape}, that its code leaves alone"
-            )
+        if not lists:
+            raise ValueError(f"{path} holds no {_WANTED}")
+        if len(lists) > 1:
+            raise ValueError(f"{path} holds several policies; choose one with --name: {', '.join(_first_names(lists))}")
         name = next(iter(lists))
     if name not in lists:
-        known = f"; it holds {', '.join(_first_names(lists))}" if lists else ""
-        reason = "is computed by code, or is no list of sub-policies" if name in found else "is not in it"
-        line = found[name].changed_in if name in found else None
-        if line is not None:
-            reason = f"may be changed by line {line}, which is not run; copy the list alone into a file"
-        raise ValueError(f"{name!r} cannot be read from {path}: it {reason}{nearest_name(name, lists) or known}")
+        hint = nearest_name(name, lists) or (f"; it holds {', '.join(_first_names(lists))}" if lists else "")
+        raise ValueError(f"{name!r} of {path} is no {_WANTED}{hint or '; copy it alone into one'}")
     _check_decorators(path, source, name, lists[name].decorators)
     form = FORMATS[source]
     steps = [[_step(step, form) for step in sub_policy] for sub_policy in lists[name].value]
@@ -156,82 +144,56 @@ def _read(path: Path) -> dict[str, _Found]:
 
 
 def _found(body: Sequence[ast.stmt]) -> dict[str, _Found]:
-    known = bound_names(body)
-    changed = changed_names(body, known)
-    variables, _ = _assigned(body, {}, changed)
-    found = {
-        name: _returned(value, variables, known) if isinstance(value, ast.FunctionDef) else _Found(value)
-        for name, value in variables.items()
-    }
-    return found | {name: _Found(None, changed_in=changed.get(name)) for name in known - found.keys()}
-
-
-def _returned(function: ast.FunctionDef, variables: Mapping[str, Any], known: set[str]) -> _Found:
-    own = local_names(function)
-    changed = changed_names(function.body, known | own)
-    scope = {name: value for name, value in variables.items() if name not in own and name not in changed}
-    _, returned = _assigned(function.body, scope, changed)
-    return _Found(returned, tuple(ast.unparse(decorator) for decorator in function.decorator_list))
-
-
-def _assigned(
-    body: Sequence[ast.stmt], scope: dict[str, Any], changed: Mapping[str, int]
-) -> tuple[dict[str, Any], Any]:
-    """Follow plain assignments; return the names with their values, and what a ``return`` gives (None if unknown).
-
-    A name that anything else might change has no value, so that no list is taken for what it is not. The value of a
-    function is its definition.
-    """
-    returned: Any = None
-    returns = [node for statement in body for node in ast.walk(statement) if isinstance(node, ast.Return)]
+    """Return the values of variables, and what functions return, where both are literals and are named once only."""
+    # Every text of the tree: names, arguments, attributes, and strings, by which code may get at a name as well.
+    texts = Counter(
+        text
+        for node in ast.walk(ast.Module(list(body), []))
+        for _, field in ast.iter_fields(node)
+        for text in (field if isinstance(field, list) else [field])
+        if isinstance(text, str)
+    )
+    found: dict[str, _Found] = {}
     for statement in body:
-        match statement:
-            case ast.Assign(targets=targets, value=value) if all(isinstance(target, ast.Name) for target in targets):
-                names = [target.id for target in targets if isinstance(target, ast.Name)]
-                _assign(scope, names, value, changed)
-            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
-                _assign(scope, [name], value, changed)
-            case ast.Return(value=ast.expr() as value) if len(returns) == 1:
-                try:
-                    returned = _evaluated(value, scope)
-                except _Unreadable:
-                    returned = None
-            case ast.FunctionDef(name=name):
-                scope[name] = statement
-            case ast.Import(names=imported) | ast.ImportFrom(names=imported):
-                for alias in imported:
-                    if alias.name == "*":
-                        scope.clear()
-                    scope.pop(alias.asname or alias.name.partition(".")[0], None)
-            case _:
-                for name in bound_names([statement]):
-                    scope.pop(name, None)
-    return scope, returned
+        names, value, decorators = _defined(statement)
+        if value is not None and all(texts[name] == 1 for name in names):
+            found |= dict.fromkeys(names, _Found(value, decorators))
+        if isinstance(statement, ast.ImportFrom) and statement.names[0].name == "*":
+            found.clear()  # it may bring other values for them
+    return found
 
 
-def _assign(scope: dict[str, Any], names: list[str], value: ast.expr, changed: Mapping[str, int]) -> None:
-    try:
-        known = _evaluated(value, scope)
-    except _Unreadable:
-        known = None
-    for name in names:
-        if known is None or name in changed:
-            scope.pop(name, None)
-        else:
-            scope[name] = known
+def _defined(statement: ast.stmt) -> tuple[list[str], Any, tuple[str, ...]]:
+    """The names that a statement gives to a value, the value (None if it is not a literal), and its decorators."""
+    match statement:
+        case ast.Assign(targets=targets, value=value) if all(isinstance(target, ast.Name) for target in targets):
+            return [target.id for target in targets if isinstance(target, ast.Name)], _literal(value, {}), ()
+        case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+            return [name], _literal(value, {}), ()
+        case ast.FunctionDef(name=name, body=[*assignments, ast.Return(value=ast.expr() as value)]):
+            local: dict[str, Any] = {}
+            for inner in assignments:
+                match inner:
+                    case ast.Assign(targets=[ast.Name(id=variable)], value=assigned):
+                        local[variable] = _literal(assigned, {})
+                    case ast.Expr(value=ast.Constant()):  # a docstring
+                        pass
+                    case _:
+                        return [name], None, ()
+            return [name], _literal(value, local), tuple(ast.unparse(node) for node in statement.decorator_list)
+        case _:
+            return [], None, ()
 
 
-def _evaluated(node: ast.expr, scope: Mapping[str, Any]) -> Any:
+def _literal(node: ast.expr, local: Mapping[str, Any]) -> Any:
+    """The value of a literal, of a variable that holds one, or of a sum of lists; None for anything else."""
     if isinstance(node, ast.Name):
-        if node.id not in scope:
-            raise _Unreadable
-        return scope[node.id]
+        return local.get(node.id)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        left, right = _evaluated(node.left, scope), _evaluated(node.right, scope)
-        if not isinstance(left, list) or not isinstance(right, list) or len(left) + len(right) > _LONGEST_LIST:
-            raise _Unreadable
-        return left + right
+        parts = [_literal(part, local) for part in (node.left, node.right)]
+        fits = all(isinstance(part, list) for part in parts) and sum(map(len, parts)) <= _LONGEST_LIST
+        return parts[0] + parts[1] if fits else None
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError):
-        raise _Unreadable from None
+        return None

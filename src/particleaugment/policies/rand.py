@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar, Self
@@ -26,7 +25,6 @@ from particleaugment.policies.base import (
     checked_size,
     checked_spread,
     get_semantics,
-    listed,
     places,
 )
 from particleaugment.policies.tables import Draw, DrawTables, both_signs
@@ -60,14 +58,6 @@ class Identity(Policy):
         """Return the kernel's tables; see :meth:`Policy.tables`."""
         no_op = torch.zeros(1, dtype=torch.int64, device="cpu")
         return DrawTables(Draw.RANDOM_OPS, 0, no_op, torch.zeros(1, 2, dtype=torch.float64, device="cpu"))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the policy as plain JSON data."""
-        return {"kind": self.kind}
-
-    @classmethod
-    def _from_dict(cls, data: Mapping[str, Any]) -> Self:
-        return cls()
 
 
 @dataclass(frozen=True)
@@ -190,36 +180,6 @@ class RandAugment(Policy):
         rates = _weights(self.op_weights, u.device)
         waiting = -log((1 - u).clamp(min=2.0**-54)) / rates
         return waiting.argsort(dim=-1, stable=True)[:, : self.n]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the policy as plain JSON data."""
-        return {
-            "kind": self.kind,
-            "n": self.n,
-            "m": self.m,
-            "p": self.p,
-            "semantics": self.semantics,
-            "ops": list(self.ops),
-            "m_std": "inf" if math.isinf(self.m_std) else self.m_std,
-            "m_max": self.m_max,
-            "op_weights": None if self.op_weights is None else list(self.op_weights),
-            "resample": self.resample,
-        }
-
-    @classmethod
-    def _from_dict(cls, data: Mapping[str, Any]) -> Self:
-        weights = None if data["op_weights"] is None else listed(data, "op_weights")
-        return cls(
-            n=data["n"],
-            m=data["m"],
-            p=data["p"],
-            semantics=data["semantics"],
-            ops=listed(data, "ops"),
-            m_std=math.inf if data["m_std"] == "inf" else data["m_std"],
-            m_max=data["m_max"],
-            op_weights=weights,
-            resample=data["resample"],
-        )
 
 
 def _checked_weights(weights: Any, ops: tuple[str, ...], n: int) -> tuple[float, ...] | None:

@@ -153,7 +153,7 @@ class SubPolicies(Policy):
         return {
             "kind": self.kind,
             "semantics": self.semantics,
-            "m_std": "inf" if math.isinf(self.m_std) else self.m_std,
+            "m_std": "inf" if self.m_std == math.inf else self.m_std,
             "resample": self.resample,
             **({} if self.weights is None else {"weights": list(self.weights)}),
             "sub_policies": [[list(step) for step in sub_policy] for sub_policy in self.sub_policies],
@@ -161,14 +161,8 @@ class SubPolicies(Policy):
 
     @classmethod
     def _from_dict(cls, data: Mapping[str, Any]) -> Self:
-        spread = data.get("m_std", 0.0)
-        return cls(
-            sub_policies=data["sub_policies"],
-            semantics=data["semantics"],
-            m_std=math.inf if spread == "inf" else spread,
-            resample=data.get("resample", "default"),
-            weights=data.get("weights"),
-        )
+        optional = {name: data[name] for name in ("m_std", "resample", "weights") if name in data}
+        return cls(data["sub_policies"], data["semantics"], **optional)
 
     def __repr__(self) -> str:
         count, applied = len(self.sub_policies), self.ops_per_image

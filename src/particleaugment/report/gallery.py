@@ -15,6 +15,7 @@ from particleaugment.core.program import Program
 from particleaugment.core.semantics import get
 from particleaugment.executors import apply
 from particleaugment.policies import Policy, SubPolicies, parse
+from particleaugment.util.atomic import replacing
 
 __all__ = ["Row", "draw_grid", "example_images", "ops_rows", "policy_rows", "write_gallery"]
 
@@ -108,5 +109,6 @@ def write_gallery(path: str | Path, policy: Policy | None = None) -> Path:
         rows = policy_rows(images, [("plain", parse("none"))])
         for seed in range(8):
             rows += policy_rows(images, [(f"draw {seed + 1}", policy)], seed)
-    draw_grid(rows).save(path)
+    with replacing(path) as file:
+        draw_grid(rows).save(file, Image.registered_extensions().get(path.suffix.lower(), "PNG"))
     return path

@@ -17,9 +17,9 @@ from particleaugment.report import plots
 from particleaugment.report.gallery import draw_grid, policy_rows
 from particleaugment.report.metrics import RunHistory, alarms, history
 from particleaugment.report.summary import leading_ops
-from particleaugment.training.checkpoint import write_atomically
 from particleaugment.training.config import Config, settings_of
 from particleaugment.training.run import RunError, RunFolder
+from particleaugment.util.atomic import write_atomically
 
 __all__ = ["alarm_box", "figure", "render", "self_contained", "settings_table", "write_report"]
 
@@ -63,7 +63,7 @@ def write_report(run: RunFolder) -> Path:
     if not run.policy.exists():
         raise RunError(f"{run.path} has no policy.json yet; it is written when the run stops or ends")
     path = run.path / "report.html"
-    write_atomically(path, render(history(run.config, records, load(run.policy))).encode())
+    write_atomically(path, render(history(run.config, records, load(run.policy))))
     return path
 
 

@@ -9,17 +9,18 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from particleaugment.policies import load
-from particleaugment.report.extras import ReportAndEvents
+from particleaugment.report.report_and_events import ReportAndEvents
 from particleaugment.report.summary import print_summary
 from particleaugment.trainee.ranks import RankError, Ranks
 from particleaugment.training.build import resolve
-from particleaugment.training.checkpoint import SaveError, find_checkpoints, last_good
+from particleaugment.training.checkpoint import find_checkpoints, last_good
 from particleaugment.training.config import Config
 from particleaugment.training.display import Display
 from particleaugment.training.distributed import StopTogether, joined, launched, on_own_device
 from particleaugment.training.loop import train as train_session
 from particleaugment.training.run import RunError, RunFolder
 from particleaugment.training.session import Session
+from particleaugment.util.atomic import SaveError
 from particleaugment.util.shared_memory import SharedMemoryError
 from particleaugment.util.stop import Stop, Stopped
 

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import math
-import os
 import re
 import stat
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from particleaugment.util.atomic import saving, write_atomically
+
 __all__ = [
     "CheckpointError",
-    "SaveError",
     "find_checkpoints",
     "last_good",
     "load_checkpoint",
     "load_latest",
     "load_optimizer",
     "save_checkpoint",
-    "saving",
-    "write_atomically",
 ]
 
 _MAGIC = b"particleaugment checkpoint 1\n"
@@ -49,40 +46,6 @@ _PHASES = ("train", "evaluate", "filter")
 
 class CheckpointError(RuntimeError):
     """A checkpoint cannot be read."""
-
-
-class SaveError(RuntimeError):
-    """A file of a run cannot be written."""
-
-
-@contextlib.contextmanager
-def saving(path: Path) -> Iterator[None]:
-    """Turn a failure to write a file into a SaveError that names it."""
-    try:
-        yield
-    except OSError as error:
-        raise SaveError(f"{path} cannot be written: {error.strerror or error}") from None
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that a crash at any moment leaves either the old one or the new one, whole."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with saving(path):
-        try:
-            with open(temporary, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
-        directory = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
 
 
 def find_checkpoints(folder: Path) -> list[Path]:

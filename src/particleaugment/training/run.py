@@ -7,15 +7,15 @@ import hashlib
 import json
 import math
 import os
-import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from particleaugment.training.checkpoint import find_checkpoints, saving, write_atomically
+from particleaugment.training.checkpoint import find_checkpoints
 from particleaugment.training.config import SIZE_LIMIT, Config, ConfigError
 from particleaugment.training.records import RecordError, read_records
+from particleaugment.util.atomic import new_folder, regular_file, remove_leftovers, saving, take_lock, write_atomically
 from particleaugment.util.shown import shown_command
 from particleaugment.util.strict_json import JSONError, clipped, read_file
 
@@ -65,7 +65,7 @@ class RunFolder:
     def note_data(self) -> None:
         """Write where the data lie into ``config.json`` if it names another place."""
         if RunFolder.open(self.path).config.data_place != self.config.data_place:
-            write_atomically(self.path / "config.json", self.config.to_json().encode())
+            write_atomically(self.path / "config.json", self.config.to_json())
 
     @property
     def metrics(self) -> Path:
@@ -99,20 +99,17 @@ class RunFolder:
         _require_utf8(path, "choose another --out")
         if path.exists():
             raise RunError(f"{path} exists already; {_way_out(path)}")
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         given = None
         if config.policy_file is not None:
             config.fixed_policy()
             given = Path(config.policy_file).expanduser().read_bytes()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.mkdir()
-            if given is not None:
-                (temporary / _GIVEN_POLICY).write_bytes(given)
-            (temporary / "config.json").write_text(config.to_json(), encoding="utf-8")
-            os.rename(temporary, path)
+            with new_folder(path) as temporary:
+                if given is not None:
+                    (temporary / _GIVEN_POLICY).write_bytes(given)
+                (temporary / "config.json").write_text(config.to_json(), encoding="utf-8")
         except OSError as error:
-            shutil.rmtree(temporary, ignore_errors=True)
             if path.exists():
                 raise RunError(f"{path} exists already; another process has just made it") from None
             blocking = next((parent for parent in path.parents if parent.exists() and not parent.is_dir()), None)
@@ -146,7 +143,7 @@ class RunFolder:
     def owner(self) -> str | None:
         """Return who holds the folder now, as ``process 7 on host``, or None."""
         try:
-            with open(self.path / ".lock", encoding="utf-8", errors="replace") as file:
+            with open(self.path / ".lock", "rb", opener=regular_file) as file:
                 return _owner(file) if not _lock(file, self.path) else None
         except OSError:
             return None
@@ -166,12 +163,13 @@ class RunFolder:
         if digest is not None and self.metrics_digest(size) != digest:
             raise RunError(f"{self.metrics} has changed since its checkpoint was written; restore the file")
         if actual > size:
-            os.truncate(self.metrics, size)
+            with saving(self.metrics), open(self.metrics, "r+b", opener=regular_file) as file:
+                file.truncate(size)
 
     def append_metrics(self, record: dict[str, Any]) -> int:
         """Add a line to the metrics and return the file's size; numbers that JSON lacks become null."""
         line = json.dumps(_plain(record), allow_nan=False) + "\n"
-        with saving(self.metrics), open(self.metrics, "ab") as file:
+        with saving(self.metrics), open(self.metrics, "ab", opener=regular_file) as file:
             file.write(line.encode())
             file.flush()
             os.fsync(file.fileno())
@@ -189,11 +187,12 @@ class RunFolder:
 def locked_folder(path: Path) -> Iterator[None]:
     """Hold a folder for this process; the system drops the lock when the process ends, however it ends."""
     try:
-        file = open(path / ".lock", "a+", encoding="utf-8", errors="replace")  # noqa: SIM115
+        file = open(path / ".lock", "a+b", opener=regular_file)  # noqa: SIM115
     except OSError as error:
         raise RunError(f"{path} cannot be written: {error.strerror}") from None
     with file:
-        _take_lock(file, path)
+        _hold(file, path)
+        remove_leftovers(path)
         yield
 
 
@@ -207,32 +206,24 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _take_lock(file: IO[str], path: Path) -> None:
+def _hold(file: IO[bytes], path: Path) -> None:
     """Lock a folder's file and write our name into it; what a dead owner left in it says nothing."""
     if not _lock(file, path):
         raise RunError(f"{path} is in use by {_owner(file)}; wait for it or stop it")
     with saving(path / ".lock"):
         file.seek(0)
         file.truncate()
-        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
         file.flush()
 
 
-def _lock(file: IO[str], path: Path) -> bool:
-    """Take the system's lock on a file; False if another process holds it."""
+def _lock(file: IO[bytes], path: Path) -> bool:
     try:
-        import fcntl
-    except ImportError:  # no such lock on this system
-        return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
+        return take_lock(file)
     except OSError as error:
         raise RunError(f"{path} cannot be locked ({error.strerror}); use a file system that has locks") from None
-    return True
 
 
-def _owner(file: IO[str]) -> str:
+def _owner(file: IO[bytes]) -> str:
     file.seek(0)
-    return clipped(file.read(200).strip()) or "another process"
+    return clipped(file.read(200).decode(errors="replace").strip()) or "another process"

@@ -25,7 +25,6 @@ from particleaugment.training.checkpoint import (
     load_latest,
     load_optimizer,
     save_checkpoint,
-    write_atomically,
 )
 from particleaugment.training.clock import timed
 from particleaugment.training.config import Config
@@ -33,10 +32,11 @@ from particleaugment.training.data_checks import check_search, data_identity
 from particleaugment.training.display import Display
 from particleaugment.training.distributed import require_same
 from particleaugment.training.extras import Extras
+from particleaugment.training.model_file import weights_file, weights_metadata
 from particleaugment.training.moments import falls_on, interval
 from particleaugment.training.run import RunError, RunFolder
 from particleaugment.training.shared import SharedParts
-from particleaugment.training.weights import weights_file, weights_metadata
+from particleaugment.util.atomic import write_atomically
 from particleaugment.util.stop import Stop
 from particleaugment.util.strict_json import clipped
 

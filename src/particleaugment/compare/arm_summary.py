@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from particleaugment.compare.arms import Arm
-from particleaugment.compare.records import RunRecord
+from particleaugment.compare.run_record import RunRecord
 from particleaugment.compare.statistics import PairedDifference, mean, paired_difference, standard_deviation
 
 if TYPE_CHECKING:

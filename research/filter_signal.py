@@ -5,7 +5,7 @@ high, a middle and a low learning rate. Validity: one short run per op and seed 
 each candidate's order of the ops is compared with that. Finished parts are kept in the result file, so that a stopped
 study goes on where it was; more seeds add to what is there.
 
-    python benchmarks/filter_signal.py --data /data --seeds 6
+    python research/filter_signal.py --data /data --seeds 6
 
 Several networks train at the same time, each in a process of its own; that pays where CUDA's multi-process service
 runs (``nvidia-cuda-mps-control -d``), since one small network leaves most of a large GPU idle.
@@ -16,20 +16,28 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
-from common import RESULTS, write
-from signal_statistics import summary
-from signal_trainee import SINGLE_PROBABILITY, SPARSE, M, StudyTrainee, accuracy, cosine, particles, policy
-from signals import measure_all
 from torch import Tensor
 
 from particleaugment.core.ops import OPS
 from particleaugment.data import ImageData, epoch_permutation, load_data, train_validation_split
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "benchmarks")]
+
+from common import write  # noqa: E402
+from signal_statistics import summary  # noqa: E402
+from signal_trainee import SINGLE_PROBABILITY, SPARSE, M, StudyTrainee, accuracy, cosine, particles, policy  # noqa: E402
+from signals import measure_all  # noqa: E402
+
+RESULTS = HERE / "results"
 
 MODEL = "wrn-28-2"
 MODELS_PER_MOMENT = 8
@@ -107,7 +115,12 @@ def _save(results: dict[str, Any]) -> None:
         **results,
     }
     whole = set(results["truth"]) == set(OPS)
-    write("filter_signal", document | ({"summary": summary(results, SPARSE, OPS)} if whole else {}), seed=0)
+    write(
+        "filter_signal",
+        document | ({"summary": summary(results, SPARSE, OPS)} if whole else {}),
+        seed=0,
+        folder=RESULTS,
+    )
 
 
 _study: Study

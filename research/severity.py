@@ -2,8 +2,8 @@
 
 WRN-28-2 on 40,000 images of CIFAR-10, judged on the 10,000 others; the test set plays no part.
 
-    python benchmarks/severity.py --data DIR --jobs 4 --out runs/severity
-    python benchmarks/severity.py --data DIR --jobs 4 --out runs/severity-250 --epochs 250 --seeds 0
+    python research/severity.py --data DIR --jobs 4 --out runs/severity
+    python research/severity.py --data DIR --jobs 4 --out runs/severity-250 --epochs 250 --seeds 0
 
 Repeated, the command continues; ``--arms`` takes further arms, as ``particleaugment compare`` does.
 """

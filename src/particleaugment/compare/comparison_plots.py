@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from particleaugment.compare.arm_summary import arm_summaries, differences
 from particleaugment.compare.comparison import Comparison
 from particleaugment.compare.statistics import mean
-from particleaugment.compare.summary import arm_summaries, differences
 from particleaugment.report.svg import BLUE, GREEN, INK, ORANGE, PURPLE, RED, inline_svg
 
 __all__ = ["COLOURS", "accuracies", "curves", "intervals", "name_rows", "times"]

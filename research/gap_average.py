@@ -1,7 +1,7 @@
 """What averaging the generalisation gap does to the policy: a run's measurements, replayed with and without.
 
-    python benchmarks/gap_average.py        what the result file holds, replayed anew
-    python benchmarks/gap_average.py RUN    a run with the gap filter
+    python research/gap_average.py        what the result file holds, replayed anew
+    python research/gap_average.py RUN    a run with the gap filter
 
 Only measured severities and gaps are used, and the result file keeps them, so no network is needed. The committed one
 is of a run that wrote gaps under 0 as 0.
@@ -12,17 +12,24 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
-from common import result, write
 
 from particleaugment import filter as pf
 from particleaugment.core.ops import OPS
 from particleaugment.search.gap import FINAL, GapFilter, Severity, averaged_gap
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "benchmarks")]
+
+from common import result, write  # noqa: E402
+
+RESULTS = HERE / "results"
 
 SHARES = (0.0, 0.03, 0.05, 0.1)
 """Shares of training to average over; nothing is averaged at 0."""
@@ -85,7 +92,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     if arguments.run is None:
-        kept = result("gap_average")["results"]
+        kept = result("gap_average", RESULTS)["results"]
         found = {key: kept[key] for key in ("run", "steps")}
     else:
         found = measurements(arguments.run)
@@ -93,7 +100,7 @@ def main() -> None:
     gaps = [step["gap"] for step in steps if is_measured(step, epochs)]
     replays = [replay(steps, epochs, share, arguments.seed) for share in SHARES]
     summary = {"scatter_of_a_gap": scatter(gaps), "mean_gap": sum(gaps) / len(gaps)}
-    write("gap_average", found | summary | {"replays": replays}, arguments.seed)
+    write("gap_average", found | summary | {"replays": replays}, arguments.seed, RESULTS)
 
 
 if __name__ == "__main__":

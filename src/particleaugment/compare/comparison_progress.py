@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from particleaugment.compare.records import RunRecord
+from particleaugment.compare.run_record import RunRecord
 from particleaugment.compare.runner import Child
 from particleaugment.training.clock import duration
 

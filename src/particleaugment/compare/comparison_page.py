@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from particleaugment.compare import plots
-from particleaugment.compare.comparison import Comparison
-from particleaugment.compare.summary import (
+from particleaugment.compare import comparison_plots as plots
+from particleaugment.compare.arm_summary import (
     ArmSummary,
     accuracy_text,
     arm_summaries,
@@ -16,6 +15,7 @@ from particleaugment.compare.summary import (
     remarks,
     time_remark,
 )
+from particleaugment.compare.comparison import Comparison
 from particleaugment.report.page import alarm_box, figure, self_contained, settings_table
 from particleaugment.training.clock import duration
 

@@ -1,7 +1,7 @@
 """Write the tables and pictures of docs/filter.md from the signal study's result file.
 
-python benchmarks/filter_page.py            rewrite them
-python benchmarks/filter_page.py --check    fail if the tables are out of date
+python research/filter_page.py            rewrite them
+python research/filter_page.py --check    fail if the tables are out of date
 """
 
 from __future__ import annotations
@@ -12,14 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import result, table
-from gap_average import is_measured
-from pictures import on_white
-from signal_statistics import ranks, summary
 
+from particleaugment.compare.arm_summary import Difference, interval_text
 from particleaugment.compare.statistics import paired_difference
-from particleaugment.compare.summary import Difference, interval_text
 from particleaugment.report.svg import BLUE, GREEN, ORANGE, inline_svg
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "benchmarks")]
+
+from common import result, table  # noqa: E402
+from gap_average import is_measured  # noqa: E402
+from pictures import on_white  # noqa: E402
+from signal_statistics import ranks, summary  # noqa: E402
+
+RESULTS = HERE / "results"
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "filter.md"
@@ -31,7 +37,7 @@ SHOWN = "gradient alignment with held-out data, averaged weights"
 
 def tables(results: dict[str, Any], found: dict[str, Any]) -> dict[str, str]:
     """Return the page's tables by name."""
-    lost = result("gradient_filter")
+    lost = result("gradient_filter", RESULTS)
     severities = {name: result(f"compare/{name}/compare") for name in ("severity", "severity-250")}
     return {
         "gradient": _arms(lost["runs"], ["gradient", "improved-frozen"], {"improved-frozen": "its frozen copy"}),
@@ -110,7 +116,7 @@ def _agreement(by_seed: dict[str, dict[int, float]]) -> float:
 
 
 def _averaging() -> str:
-    found = result("gap_average")["results"]
+    found = result("gap_average", RESULTS)["results"]
     lines = []
     for row in found["replays"]:
         of = f"of {len(row['ops_per_image'])}"
@@ -161,7 +167,7 @@ def pictures(results: dict[str, Any], found: dict[str, Any]) -> dict[str, str]:
         axes[0].set_ylabel("held-out accuracy of the op alone, %")
 
     def averaging(figure: Any, axes: Any) -> None:
-        found = result("gap_average")["results"]
+        found = result("gap_average", RESULTS)["results"]
         rows = {row["share"]: row["ops_per_image"] for row in found["replays"]}
         axes[0].plot(
             [step["epoch"] for step in found["steps"]],
@@ -197,7 +203,7 @@ def rewritten(text: str, results: dict[str, Any], found: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    results = result("filter_signal")["results"]
+    results = result("filter_signal", RESULTS)["results"]
     found = summary(results, len(results["particles"]) - len(results["ops"]), results["ops"])
     old = PAGE.read_text()
     new = rewritten(old, results, found)

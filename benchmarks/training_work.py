@@ -1,0 +1,111 @@
+"""What a run's epochs compute: arithmetic per phase and per second, and the augmentation's share of a step."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from particleaugment.augment.pipeline import FusedPipeline
+from particleaugment.augment.transforms import Normalize
+from particleaugment.bench.gpu import as_graph, milliseconds
+from particleaugment.core.program import resample_code
+from particleaugment.data import ImageData, load_data
+from particleaugment.models import build_model
+from particleaugment.training.build import always_on
+from particleaugment.training.config import Config
+
+__all__ = ["augmentation_share", "flops_per_image", "flops_per_phase", "work"]
+
+
+def work(config: Config, phases: Mapping[str, float]) -> dict[str, Any]:
+    """Return what a run achieved per second, phase by phase, and on a GPU the share of its augmentation."""
+    data = load_data(
+        config.data,
+        config.data_dir or None,
+        image_size=config.image_size or None,
+        validation=config.validation,
+        train_size=config.train_size,
+        groups=config.groups,
+        seed=config.data_seed,
+        quiet=True,
+    )
+    flops = flops_per_phase(config, data)
+    achieved = {name: float(f"{flops[name] / phases[name] / 1e12:.4g}") for name in flops if name in phases}
+    found: dict[str, Any] = {"training_tflops": achieved["train"], "tflops": achieved}
+    if config.device == "cuda" and not config.searches:
+        found["augmentation"] = augmentation_share(config, data, phases["train"])
+    return found
+
+
+def flops_per_image(model: str, num_classes: int, shape: Sequence[int]) -> tuple[int, int]:
+    """Return the floating-point operations of one image forward and backward; a multiply-add counts as two.
+
+    >>> forward, backward = flops_per_image("wrn-28-2", 10, (3, 32, 32))
+    >>> round(forward / 1e9, 3), 1.9 < backward / forward < 2
+    (0.429, True)
+    """
+    batch = 2
+    with torch.device("meta"):
+        network = build_model(model, num_classes, seed=0)
+        images = torch.zeros(batch, *shape)
+    with FlopCounterMode(display=False) as forward:
+        logits = network(images)
+    with FlopCounterMode(display=False) as backward:
+        logits.sum().backward()
+    return forward.get_total_flops() // batch, backward.get_total_flops() // batch
+
+
+def flops_per_phase(config: Config, data: ImageData) -> dict[str, int]:
+    """Return the floating-point operations of an epoch's phases."""
+    forward, backward = flops_per_image(config.model, data.num_classes, data.train_images.shape[1:])
+    total = len(data.train_labels)
+    work = {"train": total * (forward + backward), "evaluate": len(data.test_labels) * forward}
+    if config.searches:
+        clone, measured = (
+            size if isinstance(size, int) else int(size * total) for size in (config.clone_size, config.measure_size)
+        )
+        if config.measure == "loss":  # each op alone and no op, and two passes over as many training samples
+            work["measure"] = (len(config.ops) + 3) * measured * forward
+        else:
+            work["clone"] = config.clone_epochs * clone * (forward + backward)
+            work["measure"] = 2 * (config.num_particles + 1) * measured * forward
+    return work
+
+
+def augmentation_share(config: Config, data: ImageData, train_seconds: float) -> dict[str, float]:
+    """Time the augmentation of a batch alone, drawing included, on the GPU, and return its share of a training step.
+
+    It is captured in a CUDA graph of its own, with the transforms, policy and data of the run; the step's time is the
+    epoch's divided by its number of batches.
+    """
+    device = torch.device("cuda")
+    images = data.train_images.to(device)
+    dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
+    before, after = always_on(config)
+    pipeline = FusedPipeline(
+        config.fixed_policy(),
+        (images.shape[2], images.shape[3]),
+        device,
+        config.seed,
+        before=before,
+        after=(*after, Normalize(data.mean, data.std, dtype)),
+        resample=resample_code(config.resample),
+        fill=config.fill,
+        dtype=dtype,
+        channels_last=True,
+    )
+    ids = torch.randperm(len(images), device=device)[: config.batch_size].contiguous()
+    times = milliseconds(as_graph(partial(pipeline, images, ids, index=ids)))
+    alone = statistics.median(times) * 1e3
+    step = train_seconds / (len(images) / config.batch_size) * 1e6
+    return {
+        "batch": config.batch_size,
+        "augmentation_microseconds": round(alone, 2),
+        "step_microseconds": round(step, 2),
+        "share_of_step": round(alone / step, 4),
+    }
