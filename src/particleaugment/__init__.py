@@ -12,6 +12,7 @@ from particleaugment.core.ops import OPS
 from particleaugment.core.program import Program
 from particleaugment.data.samples import IndexedDataset
 from particleaugment.executors import EXECUTORS, apply
+from particleaugment.executors.targets import Augmented
 from particleaugment.models.trained import TrainedModel, load_model
 from particleaugment.policies import (
     AutoAugment,
@@ -39,6 +40,7 @@ __all__ = [
     "EXECUTORS",
     "OPS",
     "Augment",
+    "Augmented",
     "AutoAugment",
     "ColorJitter",
     "GapFilter",

@@ -151,9 +151,10 @@ class Case:
 
 @dataclass
 class Tally:
-    """How many images were compared with Pillow's, on which executors, and how many differed."""
+    """How many images and masks were compared with Pillow's, on which executors, and how many differed."""
 
     images: int = 0
+    masks: int = 0
     differing: int = 0
     executors: Counter = field(default_factory=Counter)
 
@@ -184,7 +185,10 @@ class Tally:
 
     def __str__(self) -> str:
         parts = ", ".join(f"{executor} {count:,}" for executor, count in self.executors.items())
-        return f"{self.images:,} images compared, {self.differing:,} differ (by executor: {parts})"
+        return (
+            f"{self.images:,} images and {self.masks:,} masks compared, {self.differing:,} differ "
+            f"(images by executor: {parts})"
+        )
 
 
 def singles(name: str, code: int, height: int, width: int, count: int, seed: int = 0) -> Case:

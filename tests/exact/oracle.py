@@ -85,3 +85,19 @@ def run(
             image = apply_op(image, name, arg, code, fill)
         output[i] = np.asarray(image)
     return output.transpose(0, 3, 1, 2)[:, :channels]
+
+
+_MOVING = ("Rotate", "Rotate90", "FlipX", "FlipY", "ShearX", "ShearY", "TranslateX", "TranslateY")
+
+
+def run_masks(
+    masks: np.ndarray, names: Sequence[Sequence[str]], args: Sequence[Sequence[float]], fill: int = 255
+) -> np.ndarray:
+    """Run the ops that move pixels on uint8 masks [B, H, W], by nearest neighbour; the others leave masks alone."""
+    output = np.empty_like(masks)
+    for i, row in enumerate(zip(names, args)):
+        image = Image.fromarray(masks[i])
+        for name, arg in zip(*row):
+            image = apply_op(image, name, arg, 0, fill) if name in _MOVING else image
+        output[i] = np.asarray(image)
+    return output

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from functools import cache
+from typing import Unpack, overload
 
 import torch
 from torch import Tensor
@@ -23,6 +24,8 @@ from particleaugment.core.ops import Kind, check_size, lookup
 from particleaugment.core.program import Program, resample_code
 from particleaugment.executors import native
 from particleaugment.executors.coefficients import MAX_SIDE, luminance
+from particleaugment.executors.steps import Steps
+from particleaugment.executors.targets import Augmented, TargetOptions, checked, moved, settings_of
 from particleaugment.util.hints import nearest_name
 
 __all__ = ["EXECUTORS", "apply", "choose_executor"]
@@ -36,14 +39,40 @@ _ROTATE_90 = lookup("Rotate90").index
 _logger = logging.getLogger("particleaugment")
 
 
+@overload
 def apply(
     images: Tensor,
     program: Program,
     executor: str = "auto",
     resample: str = "bilinear",
     fill: tuple[int, int, int] = (128, 128, 128),
-) -> Tensor:
-    """Run a program on a batch of images and return the augmented batch.
+) -> Tensor: ...
+
+
+@overload
+def apply(
+    images: Tensor,
+    program: Program,
+    executor: str = "auto",
+    resample: str = "bilinear",
+    fill: tuple[int, int, int] = (128, 128, 128),
+    *,
+    masks: Tensor | None = None,
+    **options: Unpack[TargetOptions],
+) -> Augmented: ...
+
+
+def apply(
+    images: Tensor,
+    program: Program,
+    executor: str = "auto",
+    resample: str = "bilinear",
+    fill: tuple[int, int, int] = (128, 128, 128),
+    *,
+    masks: Tensor | None = None,
+    **options: Unpack[TargetOptions],
+) -> Tensor | Augmented:
+    """Run a program on a batch of images and return the augmented batch, and with it what belongs to the images.
 
     Args:
         images: uint8 ``[B, 3, H, W]``, or ``[B, 1, H, W]`` for grey images, on any device and in any memory layout.
@@ -52,17 +81,41 @@ def apply(
         resample: Filter of the geometric ops: ``nearest``, ``bilinear`` or ``bicubic``; slots of the program that name
             their own filter keep it.
         fill: Colour of what geometric ops bring in from outside the image; grey images get its luminance.
+        masks: Classes of the images' pixels, any integer type or bool, ``[B, H, W]`` or ``[B, M, H, W]``, on the
+            images' device; moved by nearest neighbour.
+        options: How they are moved: the fields of :class:`particleaugment.executors.targets.TargetSettings`, such as
+            ``mask_fill=0``.
 
     Returns:
-        A new uint8 tensor of the same shape on the same device.
+        A new uint8 tensor of the same shape on the same device; where masks are given,
+        :class:`particleaugment.Augmented`, which holds it and them.
 
     >>> import particleaugment as pa
     >>> images = torch.arange(2 * 3 * 4 * 4, dtype=torch.uint8).view(2, 3, 4, 4)
     >>> program = pa.Program.from_ops([[("Rotate", 180)], ["Invert", ("Posterize", 1)]])
     >>> pa.apply(images, program)[0, 0, 0]
     tensor([15, 14, 13, 12], dtype=torch.uint8)
+    >>> pa.apply(images, program, masks=torch.arange(32).view(2, 4, 4)).masks[0, 0]
+    tensor([15, 14, 13, 12])
     """
     check_images(images)
+    check_program(images, program)
+    code = resample_code(resample)
+    colour = _checked_fill(fill)
+    settings = settings_of(options)
+    targets = checked(images, settings, masks)
+    own = registry.names_in(program.op)
+    name = choose_executor(executor, images.device, own + (() if program.patch is None else ("Cutout",)))
+    program = program.to(images.device)
+    result = _run(name, images, program, code, colour)
+    if targets is None:
+        return result
+    steps = Steps.of(program, erases=settings.erase_targets)
+    return Augmented(result, *moved(targets, steps, settings, name))
+
+
+def check_program(images: Tensor, program: Program) -> None:
+    """Raise a TypeError or ValueError unless a program is one for these images."""
     if not isinstance(program, Program):
         raise TypeError(
             f"expected a Program, got {type(program).__name__}; make one with Program.from_ops or policy.sample"
@@ -70,13 +123,12 @@ def apply(
     if len(program) != len(images):
         raise ValueError(f"the program is for {len(program)} images but the batch has {len(images)}")
     _check_size(images, program)
-    code = resample_code(resample)
-    colour = _checked_fill(fill)
-    special = registry.names_in(program.op) + (() if program.patch is None else ("Cutout",))
-    name = choose_executor(executor, images.device, special)
+
+
+def _run(name: str, images: Tensor, program: Program, code: int, colour: tuple[int, int, int]) -> Tensor:
+    """Run a program on images by the executor of a name."""
     if images.numel() == 0 or program.op.shape[1] == 0:
         return images.clone()
-    program = program.to(images.device)
     if name == "pil":
         from particleaugment.executors import pil
 

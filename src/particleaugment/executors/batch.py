@@ -189,14 +189,17 @@ def _nearest(images: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:
     source_x = (fixed(a[2] + a[0] * 0.5 + a[1] * 0.5) + y * fixed(a[1]) + x * fixed(a[0])) >> 16
     source_y = (fixed(a[5] + a[3] * 0.5 + a[4] * 0.5) + y * fixed(a[4]) + x * fixed(a[3])) >> 16
     axis_aligned = (a[1] == 0) & (a[3] == 0)
-    source_x = torch.where(axis_aligned, _accumulated(a[2] + a[0] * 0.5, a[0], width, -1), source_x)
-    source_y = torch.where(axis_aligned, _accumulated(a[5] + a[4] * 0.5, a[4], height, -2), source_y)
+    source_x = torch.where(axis_aligned, accumulated(a[2] + a[0] * 0.5, a[0], width, -1), source_x)
+    source_y = torch.where(axis_aligned, accumulated(a[5] + a[4] * 0.5, a[4], height, -2), source_y)
     inside = (source_x >= 0) & (source_x < width) & (source_y >= 0) & (source_y < height)
     return _gather(images, source_y, source_x), inside
 
 
-def _accumulated(start: Tensor, step: Tensor, count: int, dim: int) -> Tensor:
-    """Pillow's axis-aligned path adds the step pixel by pixel, and rounds each time; -1 stands for any negative."""
+def accumulated(start: Tensor, step: Tensor, count: int, dim: int) -> Tensor:
+    """Return the places that Pillow's axis-aligned path takes along ``dim``; -1 stands for any negative one.
+
+    It adds the step pixel by pixel, and rounds each time.
+    """
     positions = [start]
     for _ in range(count - 1):
         positions.append(positions[-1] + step)

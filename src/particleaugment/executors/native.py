@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache, partial
 from types import ModuleType
@@ -49,16 +50,21 @@ def run(images: Tensor, program: Program, resample: int, fill: tuple[int, ...]) 
     inputs = (images.numpy(), op, factor, table_row, tables, affine_row, matrices, turns, codes, boxes, colours)
     arguments: list[Any] = [np.ascontiguousarray(array) for array in inputs]
     arguments += [np.array(fill, np.uint8), output.numpy()]
-    run_part = partial(_kernels().run_images, *arguments)
-    parts = max(1, min(torch.get_num_threads(), len(images)))
-    bounds = [len(images) * part // parts for part in range(parts + 1)]
+    in_parts(_kernels().run_images, arguments, len(images))
+    return output
+
+
+def in_parts(function: Callable[..., None], arguments: Sequence[Any], count: int) -> None:
+    """Call a compiled function with ``arguments`` and the bounds of parts of ``count`` images, a part per thread."""
+    run_part = partial(function, *arguments)
+    parts = max(1, min(torch.get_num_threads(), count))
+    bounds = [count * part // parts for part in range(parts + 1)]
     # This thread does the first part itself: one thread fewer to wake, and the scheduler need not find it a core.
     pool = _pool(parts, os.getpid()) if parts > 1 else None
     others = [pool.submit(run_part, bounds[k], bounds[k + 1]) for k in range(1, parts)] if pool else []
     run_part(bounds[0], bounds[1])
     for other in others:
         other.result()
-    return output
 
 
 def _tables(op: Array, arg: Array) -> tuple[Array, Array]:
