@@ -253,6 +253,7 @@ def register(
     neutral: float | None = None,
     pillow: Callable[[Image, float], Image] | None = None,
     levels: Mapping[str, LevelRule | tuple[float, float]] | None = None,
+    keeps_places: bool = False,
 ) -> Op:
     """Add an op of one's own; policies, particles, programs and policy files then know it by its name.
 
@@ -272,6 +273,8 @@ def register(
         pillow: The same op as a function of an RGB Pillow image and an argument.
         levels: By name of a semantics, the argument at level 0 and at the top level, or a ``LevelRule``. Without it
             the argument goes linearly, in every semantics, from ``neutral`` (or 0 if signed, or ``low``) to ``high``.
+        keeps_places: Whether it leaves every object where it is, as a change of colour does. Only then can it be
+            applied to images that come with masks, boxes or keypoints.
 
     >>> import particleaugment as pa
     >>> def mirror(images, _):
@@ -285,4 +288,4 @@ def register(
     """
     from particleaugment.core import registry
 
-    return registry.register(name, batch, unit, (low, high), signed, neutral, pillow, levels)
+    return registry.register(name, batch, unit, (low, high), signed, neutral, pillow, levels, keeps_places)

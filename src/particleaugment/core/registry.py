@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from particleaugment.core import ops, semantics
 from particleaugment.core.ops import TABLE, Kind, Op
 
-__all__ = ["names_in", "register", "run_batch", "run_pillow"]
+__all__ = ["check_places", "names_in", "register", "run_batch", "run_pillow"]
 
 BatchFunction = Callable[[Tensor, Tensor], Tensor]
 PillowFunction = Callable[[Image.Image, float], Image.Image]
@@ -25,6 +25,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 class _Functions(NamedTuple):
     batch: BatchFunction
     pillow: PillowFunction | None
+    keeps_places: bool
 
 
 _FUNCTIONS: dict[int, _Functions] = {}
@@ -39,6 +40,7 @@ def register(
     neutral: float | None,
     pillow: PillowFunction | None,
     levels: Mapping[str, semantics.LevelRule | tuple[float, float]] | None,
+    keeps_places: bool,
 ) -> Op:
     """Add an op to the table; see :func:`particleaugment.core.ops.register`."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
@@ -58,7 +60,7 @@ def register(
     if known is None:
         ops._OPS_BY_INDEX.append(op)
     ops._OPS_BY_INDEX[index] = ops._BY_NAME[name] = op
-    _FUNCTIONS[index] = _Functions(batch, pillow)
+    _FUNCTIONS[index] = _Functions(batch, pillow, keeps_places)
     semantics.define_own(name, rules)
     return op
 
@@ -107,6 +109,16 @@ def names_in(op: Tensor) -> tuple[str, ...]:
     if not _FUNCTIONS or op.numel() == 0 or int(op.max()) < len(TABLE):
         return ()
     return tuple(ops.by_index(index).name for index in torch.unique(op[op >= len(TABLE)]).tolist())
+
+
+def check_places(names: Iterable[str]) -> None:
+    """Raise a ValueError if one of some registered ops may move objects, which masks and boxes could not follow."""
+    for name in names:
+        if not _FUNCTIONS[ops.lookup(name).index].keeps_places:
+            raise ValueError(
+                f"{name} is registered, and masks, boxes and keypoints cannot follow it; if it leaves every object "
+                "where it is, register it with keeps_places=True, else leave it out"
+            )
 
 
 def run_batch(index: int, images: Tensor, arg: Tensor) -> Tensor:

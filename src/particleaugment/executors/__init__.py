@@ -12,7 +12,7 @@ Registered ops run on ``batch`` and, with a Pillow function, on ``pil``; Cutout 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Unpack, overload
 
@@ -58,6 +58,9 @@ def apply(
     fill: tuple[int, int, int] = (128, 128, 128),
     *,
     masks: Tensor | None = None,
+    boxes: Sequence[Tensor] | None = None,
+    keypoints: Sequence[Tensor] | Tensor | None = None,
+    labels: Sequence[Tensor] | None = None,
     **options: Unpack[TargetOptions],
 ) -> Augmented: ...
 
@@ -70,6 +73,9 @@ def apply(
     fill: tuple[int, int, int] = (128, 128, 128),
     *,
     masks: Tensor | None = None,
+    boxes: Sequence[Tensor] | None = None,
+    keypoints: Sequence[Tensor] | Tensor | None = None,
+    labels: Sequence[Tensor] | None = None,
     **options: Unpack[TargetOptions],
 ) -> Tensor | Augmented:
     """Run a program on a batch of images and return the augmented batch, and with it what belongs to the images.
@@ -83,12 +89,18 @@ def apply(
         fill: Colour of what geometric ops bring in from outside the image; grey images get its luminance.
         masks: Classes of the images' pixels, any integer type or bool, ``[B, H, W]`` or ``[B, M, H, W]``, on the
             images' device; moved by nearest neighbour.
-        options: How they are moved: the fields of :class:`particleaugment.executors.targets.TargetSettings`, such as
-            ``mask_fill=0``.
+        boxes: One tensor ``[n, 4]`` per image, in pixels as left, top, right, bottom unless ``box_format`` and
+            ``normalized`` say otherwise. Their corners are moved, and the box around them is clipped to the image.
+        keypoints: One tensor ``[n, 2]`` per image (column and row, whole numbers at pixel centres), or ``[n, 3]`` with
+            a visibility that becomes 0 for points that leave the image; also ``[n, points, 2 or 3]``.
+        labels: One tensor per image, with a row per box; boxes of which less than ``min_visible`` is left are dropped,
+            and their labels with them.
+        options: How targets are read and moved: the fields of
+            :class:`particleaugment.executors.targets.TargetSettings`, such as ``mask_fill=0``.
 
     Returns:
-        A new uint8 tensor of the same shape on the same device; where masks are given,
-        :class:`particleaugment.Augmented`, which holds it and them.
+        A new uint8 tensor of the same shape on the same device; as soon as a target is given, an
+        :class:`particleaugment.Augmented` of images, masks, boxes, keypoints and labels.
 
     >>> import particleaugment as pa
     >>> images = torch.arange(2 * 3 * 4 * 4, dtype=torch.uint8).view(2, 3, 4, 4)
@@ -103,15 +115,17 @@ def apply(
     code = resample_code(resample)
     colour = _checked_fill(fill)
     settings = settings_of(options)
-    targets = checked(images, settings, masks)
+    targets = checked(images, settings, {"masks": masks, "boxes": boxes, "keypoints": keypoints, "labels": labels})
     own = registry.names_in(program.op)
+    if targets is not None:
+        registry.check_places(own)
     name = choose_executor(executor, images.device, own + (() if program.patch is None else ("Cutout",)))
     program = program.to(images.device)
     result = _run(name, images, program, code, colour)
     if targets is None:
         return result
     steps = Steps.of(program, erases=settings.erase_targets)
-    return Augmented(result, *moved(targets, steps, settings, name))
+    return moved(result, targets, steps, settings, name)
 
 
 def check_program(images: Tensor, program: Program) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from particleaugment.executors import native
 from particleaugment.executors.batch import accumulated
 from particleaugment.executors.coefficients import Affine
-from particleaugment.executors.steps import ERASES, NOTHING, Array, Steps
+from particleaugment.executors.steps import ERASES, NOTHING, Array, Coefficients
 
 __all__ = ["as_bits", "run_batch", "run_native", "run_pillow"]
 
@@ -34,37 +34,35 @@ def as_bits(masks: Tensor, fill: int) -> tuple[Tensor, int]:
     return masks.contiguous().view(bits), int(value[0])
 
 
-def run_native(masks: Tensor, steps: Steps, fill: int) -> Tensor:
+def run_native(masks: Tensor, numbers: Coefficients, erased: Tensor | None, fill: int) -> Tensor:
     """Move masks on the CPU with compiled loops, on torch's number of threads."""
     from particleaugment.executors import _mask_kernels
 
     output = torch.empty_like(masks)
     unsigned = _UNSIGNED[masks.element_size()]
-    row, matrix, turn = steps.coefficients(*masks.shape[-2:])
-    erased = np.empty((0, 0, 4), np.int64) if steps.erased is None else steps.erased.contiguous().numpy()
+    rectangles = np.empty((0, 0, 4), np.int64) if erased is None else erased.contiguous().numpy()
     source, target = masks.numpy().view(unsigned), output.numpy().view(unsigned)
     value = np.array(fill, masks.numpy().dtype).view(unsigned)[()]
-    native.in_parts(_mask_kernels.move_masks, (source, row, matrix, turn, erased, value, target), len(masks))
+    native.in_parts(_mask_kernels.move_masks, (source, *numbers, rectangles, value, target), len(masks))
     return output
 
 
-def run_pillow(masks: Tensor, steps: Steps, fill: int) -> Tensor:
+def run_pillow(masks: Tensor, numbers: Coefficients, erased: Tensor | None, fill: int) -> Tensor:
     """Move masks by Pillow: it moves an image of each pixel's number, and the masks are read at what comes out."""
     height, width = masks.shape[-2:]
-    row, matrix, turn = steps.coefficients(height, width)
-    erased = None if steps.erased is None else steps.erased.tolist()
+    rectangles = None if erased is None else erased.tolist()
     flat = masks.cpu().flatten(2)
     output = torch.empty_like(flat)
-    numbers = np.arange(height * width, dtype=np.int32).reshape(height, width)
+    places = np.arange(height * width, dtype=np.int32).reshape(height, width)
     for i in range(len(masks)):
-        image = Image.fromarray(numbers)
-        for s, r in enumerate(row[i].tolist()):
-            if r == ERASES and erased is not None:
-                left, top, right, bottom = erased[i][s]
+        image = Image.fromarray(places)
+        for s, r in enumerate(numbers.row[i].tolist()):
+            if r == ERASES and rectangles is not None:
+                left, top, right, bottom = rectangles[i][s]
                 image = image.copy()
                 image.paste(-1, (max(left, 0), max(top, 0), max(right, left, 0), max(bottom, top, 0)))
             elif r != NOTHING:
-                image = _moved(image, matrix[r].tolist(), int(turn[r]))
+                image = _moved(image, numbers.matrix[r].tolist(), int(numbers.turn[r]))
         source = torch.from_numpy(np.array(image)).flatten().to(torch.int64)
         output[i] = torch.where(source < 0, fill, flat[i][:, source.clamp(min=0)])
     return output.view_as(masks).to(masks.device)
@@ -78,18 +76,17 @@ def _moved(image: Image.Image, matrix: list[float], turn: int) -> Image.Image:
     return image.transform(image.size, Image.Transform.AFFINE, matrix, Image.Resampling.NEAREST, fillcolor=-1)
 
 
-def run_batch(masks: Tensor, steps: Steps, fill: int) -> Tensor:
+def run_batch(masks: Tensor, numbers: Coefficients, erased: Tensor | None, fill: int) -> Tensor:
     """Move masks with vectorised torch on any device."""
     height, width = masks.shape[-2:]
-    numbers = steps.coefficients(height, width)
     rows = torch.from_numpy(numbers.row).to(masks.device)
     table = Affine(torch.from_numpy(numbers.matrix).to(masks.device), torch.from_numpy(numbers.turn).to(masks.device))
     output = masks.clone()
     moved = np.flatnonzero((numbers.row != NOTHING).any(1))
     for chosen in torch.from_numpy(moved).split(max(1, _CHUNK // (height * width))):
         picked = chosen.to(masks.device)
-        erased = None if steps.erased is None else steps.erased[picked]
-        place = _sources(rows[picked], table, erased, numbers.row[chosen.numpy()], height, width).flatten(1)
+        rectangles = None if erased is None else erased[picked]
+        place = _sources(rows[picked], table, rectangles, numbers.row[chosen.numpy()], height, width).flatten(1)
         flat = masks[picked].flatten(2)
         values = flat.gather(2, place.clamp(min=0).unsqueeze(1).expand_as(flat))
         output[picked] = torch.where(place.unsqueeze(1) < 0, fill, values).view_as(output[picked])

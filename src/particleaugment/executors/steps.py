@@ -1,6 +1,6 @@
 """What moves the pixels of a batch, step by step: geometric ops, flips, crops, and rectangles that are erased.
 
-Masks, boxes and keypoints follow these steps. Every executor reads the same ones, so a target goes where its image goes.
+Masks, boxes and keypoints follow these steps; every executor reads the same ones.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Move(NamedTuple):
     """How an always-on transform moves the pixels of B images: one of the two.
 
     Attributes:
-        matrix: Float64 ``[B, 6]``: the source of output point (x, y) is (m0·x + m1·y + m2, m3·x + m4·y + m5), with pixel
-            centres at half-integers.
+        matrix: Float64 ``[B, 6]``: the source of output point (x, y) is (m0·x + m1·y + m2, m3·x + m4·y + m5), with
+            pixel centres at half-integers.
         erased: Int64 ``[B, 4]``: left, top, right and bottom of a rectangle that is erased, right and bottom excluded.
     """
 

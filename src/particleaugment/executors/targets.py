@@ -7,83 +7,127 @@ same for every executor and device.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, TypedDict
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from particleaugment.executors import masks as mask_loops
-from particleaugment.executors.steps import Steps
+from particleaugment.executors.points import (
+    BOX_FORMATS,
+    BoxList,
+    PointList,
+    move_boxes,
+    move_points,
+    per_image,
+    read_boxes,
+    read_points,
+)
+from particleaugment.executors.steps import Coefficients, Steps
 from particleaugment.util.hints import nearest_name
 
 __all__ = ["Augmented", "TargetOptions", "TargetSettings", "Targets", "checked", "moved", "settings_of"]
 
 IGNORED = 255
-"""What masks are filled with by default: the class that losses usually ignore."""
+"""What masks are filled with by default: the class that losses are usually told to ignore."""
 
 
 class Augmented(NamedTuple):
-    """Augmented images, and what was given with them; None for what was not.
+    """Augmented images and what was given with them; None for what was not.
 
     Attributes:
         images: uint8 ``[B, C, H, W]``.
-        masks: Of the shape and type that were given.
+        masks: Of the shape and type in which they were given.
+        boxes: One tensor ``[n, 4]`` per image, without the boxes that left their image.
+        keypoints: As they were given, with a last column that says whether a point is visible: 0 for one that left.
+        labels: One tensor per image, without the rows of boxes that were dropped.
 
     >>> import particleaugment as pa
     >>> images, masks = torch.zeros(1, 3, 2, 4, dtype=torch.uint8), torch.tensor([[[1, 2, 3, 4]] * 2])
-    >>> pa.apply(images, pa.Program.from_ops([[("TranslateX", 0.25)]]), masks=masks).masks[0, 0]
-    tensor([  2,   3,   4, 255])
+    >>> shifted = pa.apply(images, pa.Program.from_ops([[("TranslateX", 0.25)]]), masks=masks,
+    ...                    boxes=[torch.tensor([[1.0, 0.0, 3.0, 2.0]])])
+    >>> shifted.masks[0, 0], shifted.boxes
+    (tensor([  2,   3,   4, 255]), [tensor([[0., 0., 2., 2.]])])
     """
 
     images: Tensor
     masks: Tensor | None = None
+    boxes: list[Tensor] | None = None
+    keypoints: list[Tensor] | Tensor | None = None
+    labels: list[Tensor] | None = None
 
 
 class TargetOptions(TypedDict, total=False):
-    """Keywords that say how targets are moved: the fields of :class:`TargetSettings`."""
+    """Keywords that say how targets are read and moved: the fields of :class:`TargetSettings`."""
 
+    box_format: str
+    normalized: bool
+    min_visible: float | None
     mask_fill: int | None
     erase_targets: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class TargetSettings:
-    """How targets are moved.
+    """How targets are read and moved.
 
     Attributes:
+        box_format: ``xyxy`` (left, top, right, bottom), ``xywh`` (left, top, width, height) or ``cxcywh`` (centre,
+            width, height); boxes come back in the same.
+        normalized: Whether boxes and keypoints are fractions of the image's width and height instead of pixels.
+        min_visible: Share of its area below which a box is dropped, and with it its label; a box of which nothing is
+            left always is. None keeps all of them.
         mask_fill: Class of the pixels that geometric ops, crops and erasing bring into a mask; by default 255, which
             losses are usually told to ignore, and False for masks of bool.
-        erase_targets: Whether Cutout and RandomErasing erase the same rectangle of a mask; by default they leave masks
-            as they are.
+        erase_targets: Whether Cutout and RandomErasing also erase that rectangle of masks, and hide the keypoints in
+            it; boxes keep their size. By default they leave all targets alone.
     """
 
+    box_format: str = "xyxy"
+    normalized: bool = False
+    min_visible: float | None = 0.1
     mask_fill: int | None = None
     erase_targets: bool = False
 
     def __post_init__(self) -> None:
-        fill = self.mask_fill
-        if fill is not None and (isinstance(fill, float) or int(fill) != fill):
-            raise ValueError(f"mask_fill must be a whole number, a class, got {fill!r}")
-        if not isinstance(self.erase_targets, bool):
-            raise ValueError(f"erase_targets must be True or False, got {self.erase_targets!r}")
+        if self.box_format not in BOX_FORMATS:
+            hint = nearest_name(self.box_format, BOX_FORMATS) or f"; the formats are {', '.join(BOX_FORMATS)}"
+            raise ValueError(f"there is no box format {self.box_format!r}{hint}")
+        if self.min_visible is not None and not 0 <= self.min_visible <= 1:
+            raise ValueError(f"min_visible must be a share from 0 to 1, or None, got {self.min_visible!r}")
+        if self.mask_fill is not None and (isinstance(self.mask_fill, bool) or not isinstance(self.mask_fill, int)):
+            raise ValueError(f"mask_fill must be a whole number, a class, got {self.mask_fill!r}")
+        for name in ("normalized", "erase_targets"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}")
 
 
 class Targets(NamedTuple):
     """Targets of B images that were checked.
 
     Attributes:
-        masks: ``[B, M, H, W]``.
+        size: Height and width of the images.
+        masks: ``[B, H, W]`` or ``[B, M, H, W]``.
+        boxes: All boxes in one array.
+        keypoints: All keypoints in one array.
+        labels: One tensor per image, with a row per box.
     """
 
+    size: tuple[int, int]
     masks: Tensor | None = None
+    boxes: BoxList | None = None
+    keypoints: PointList | None = None
+    labels: Sequence[Tensor] | None = None
 
 
 def settings_of(options: TargetOptions) -> TargetSettings:
     """Return options as settings, or raise a TypeError that names the one that does not exist.
 
-    >>> settings_of({"mask_fill": 0})
-    TargetSettings(mask_fill=0, erase_targets=False)
+    >>> settings_of({"mask_fill": 0}).mask_fill
+    0
     """
     known = [field.name for field in fields(TargetSettings)]
     for name in options:
@@ -93,39 +137,73 @@ def settings_of(options: TargetOptions) -> TargetSettings:
     return TargetSettings(**options)
 
 
-def checked(images: Tensor, settings: TargetSettings, masks: Any = None) -> Targets | None:
-    """Return targets of a batch of images as they are moved, or None if there are none."""
-    if masks is None:
-        return None
-    return Targets(_checked_masks(masks, images, settings))
-
-
-def moved(targets: Targets, steps: Steps, settings: TargetSettings, executor: str) -> Targets:
-    """Move targets along the steps of their images.
+def checked(images: Tensor, settings: TargetSettings, given: Mapping[str, Any]) -> Targets | None:
+    """Return the targets of a batch of images as they are moved, or None if there are none.
 
     Args:
+        images: The images.
+        settings: How targets are to be read.
+        given: Masks, boxes, keypoints and labels by these names, each of them or None.
+    """
+    if all(value is None for value in given.values()):
+        return None
+    count, size = len(images), (int(images.shape[-2]), int(images.shape[-1]))
+    masks, boxes, keypoints = given.get("masks"), given.get("boxes"), given.get("keypoints")
+    form = settings.box_format, settings.normalized
+    read = None if boxes is None else read_boxes(boxes, count, size, *form)
+    return Targets(
+        size,
+        None if masks is None else _checked_masks(masks, images, settings),
+        read,
+        None if keypoints is None else read_points(keypoints, count, size, settings.normalized),
+        None if given.get("labels") is None else _checked_labels(given["labels"], read, count),
+    )
+
+
+def moved(images: Tensor, targets: Targets, steps: Steps, settings: TargetSettings, executor: str) -> Augmented:
+    """Return images that were augmented, with their targets moved along the same steps.
+
+    Args:
+        images: The augmented images.
         targets: What :func:`checked` returned.
         steps: The steps, on the images' device.
         settings: How.
         executor: The executor that moves the masks: ``pil``, ``native``, ``fused`` or ``batch``.
     """
-    masks = targets.masks
-    return Targets(None if masks is None else _moved_masks(masks, steps, _fill_of(masks, settings), executor))
+    size, masks = targets.size, targets.masks
+    numbers = steps.coefficients(*size)
+    boxes = labels = keypoints = None
+    if masks is not None:
+        masks = _moved_masks(masks, steps, numbers, _fill_of(masks, settings), executor)
+    if targets.boxes is not None:
+        corners, share = move_boxes(targets.boxes, numbers, size)
+        kept = np.ones(len(share), bool)
+        if settings.min_visible is not None:
+            kept = (share > 0) & (share >= settings.min_visible)
+        boxes = targets.boxes.written(corners, kept, size, settings.box_format, settings.normalized)
+        if targets.labels is not None:
+            chosen = [torch.from_numpy(kept[targets.boxes.image == i]) for i in range(len(images))]
+            labels = [part[rows.to(part.device)] for part, rows in zip(targets.labels, chosen)]
+    if targets.keypoints is not None:
+        erased = None if steps.erased is None else steps.erased.cpu().numpy()
+        places, visible = move_points(targets.keypoints, numbers, erased, size)
+        keypoints = targets.keypoints.written(places, visible, size, settings.normalized)
+    return Augmented(images, masks, boxes, keypoints, labels)
 
 
-def _moved_masks(masks: Tensor, steps: Steps, fill: int, executor: str) -> Tensor:
+def _moved_masks(masks: Tensor, steps: Steps, numbers: Coefficients, fill: int, executor: str) -> Tensor:
     if masks.numel() == 0 or steps.op.shape[1] == 0:
         return masks.clone()
     run = {"pil": mask_loops.run_pillow, "native": mask_loops.run_native}.get(executor, mask_loops.run_batch)
     bits, value = mask_loops.as_bits(masks.unsqueeze(1) if masks.dim() == 3 else masks, fill)
-    return run(bits, steps, value).view(masks.dtype).view(masks.shape)
+    return run(bits, numbers, steps.erased, value).view(masks.dtype).view(masks.shape)
 
 
 def _checked_masks(masks: Any, images: Tensor, settings: TargetSettings) -> Tensor:
     if not isinstance(masks, Tensor):
         raise TypeError(f"masks must be an integer tensor [batch, height, width], got {type(masks).__name__}")
     if masks.is_floating_point() or masks.is_complex():
-        raise TypeError(f"masks must hold classes as integers, or bool, got {masks.dtype}; convert them, e.g. .long()")
+        raise TypeError(f"masks must hold classes as integers, or bool, got {masks.dtype}; convert them with .long()")
     size = tuple(images.shape[-2:])
     if masks.dim() not in (3, 4) or len(masks) != len(images) or tuple(masks.shape[-2:]) != size:
         raise ValueError(
@@ -136,6 +214,17 @@ def _checked_masks(masks: Any, images: Tensor, settings: TargetSettings) -> Tens
         raise ValueError(f"masks are on {masks.device} but their images on {images.device}; move them there")
     _fill_of(masks, settings)
     return masks
+
+
+def _checked_labels(labels: Any, boxes: BoxList | None, count: int) -> list[Tensor]:
+    if boxes is None:
+        raise ValueError("labels are those of boxes, and lose the rows of boxes that are dropped; give boxes, too")
+    given = per_image("labels", labels, count, "[n]")
+    for i, (part, rows) in enumerate(zip(given, boxes.given)):
+        if part.dim() < 1 or len(part) != len(rows):
+            number = f"{len(part)} labels" if part.dim() else "a single number as labels"
+            raise ValueError(f"image {i} has {len(rows)} boxes but {number}; give one label per box")
+    return given
 
 
 def _fill_of(masks: Tensor, settings: TargetSettings) -> int:
