@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from particleaugment import filter, ops
 from particleaugment.augment.batch import Augment
 from particleaugment.augment.image import ImageTransform
+from particleaugment.augment.resized_crop import ResizedCrop
 from particleaugment.augment.transforms import ColorJitter, HorizontalFlip, Normalize, PadCrop, RandomErasing
 from particleaugment.core import semantics
 from particleaugment.core.ops import OPS
@@ -57,6 +58,7 @@ __all__ = [
     "Program",
     "RandAugment",
     "RandomErasing",
+    "ResizedCrop",
     "Schedule",
     "SubPolicies",
     "TrainedModel",

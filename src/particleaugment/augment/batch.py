@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,10 @@ from particleaugment.augment.transforms import Normalize, Transform
 from particleaugment.augment.worker_state import LiveState
 from particleaugment.core.program import resample_code
 from particleaugment.core.random import checked_ids
+from particleaugment.core.registry import check_places, names_in
 from particleaugment.executors import apply, check_images, choose_executor
+from particleaugment.executors.steps import Move, Steps
+from particleaugment.executors.targets import Augmented, TargetOptions, checked, moved, settings_of
 from particleaugment.policies.base import Policy
 from particleaugment.policies.parse import parse
 
@@ -29,6 +33,9 @@ class Augment(nn.Module):
     outlives it, so no epoch repeats another; but workers prepare batches ahead, so a state saved in the middle of an
     epoch may count a few that were never used. :class:`particleaugment.IndexedDataset` gives any data set its ids.
 
+    Masks, boxes, keypoints and labels that are given with the images follow them, through the transforms before and
+    after the policy as well; see :func:`particleaugment.apply`.
+
     In ``eval()`` mode images pass unchanged, except for a :class:`Normalize` among ``after``.
 
     Args:
@@ -39,6 +46,8 @@ class Augment(nn.Module):
         executor: See :func:`particleaugment.apply`, as for ``resample`` and ``fill``.
         resample: Filter of the geometric ops.
         fill: Colour of what geometric ops bring in.
+        options: How targets are read and moved, such as ``box_format="xywh"``: the fields of
+            :class:`particleaugment.executors.targets.TargetSettings`.
 
     >>> import particleaugment as pa
     >>> augment = pa.Augment(pa.RandAugment(n=2, m=5), seed=0)
@@ -46,6 +55,8 @@ class Augment(nn.Module):
     >>> augment.set_epoch(1)
     >>> augment(images, ids=torch.tensor([10, 11, 12, 13])).shape
     torch.Size([4, 3, 32, 32])
+    >>> masks = torch.zeros(4, 32, 32, dtype=torch.int64)
+    >>> images, masks, *_ = augment(images, ids=torch.tensor([10, 11, 12, 13]), masks=masks)
     """
 
     def __init__(
@@ -58,6 +69,7 @@ class Augment(nn.Module):
         executor: str = "auto",
         resample: str = "bilinear",
         fill: tuple[int, int, int] = (128, 128, 128),
+        **options: Unpack[TargetOptions],
     ):
         super().__init__()
         chosen = parse(policy) if isinstance(policy, str) else policy
@@ -69,6 +81,7 @@ class Augment(nn.Module):
         choose_executor(executor, torch.device("cpu"))
         resample_code(resample)
         self.executor, self.resample, self.fill = executor, resample, fill
+        self.targets = settings_of(options)
         self._live = LiveState(chosen)
 
     @property
@@ -96,31 +109,87 @@ class Augment(nn.Module):
             raise ValueError(f"the epoch must not be negative, got {epoch}")
         self._live.epoch = int(epoch)
 
-    def forward(self, images: Tensor, ids: Tensor | None = None) -> Tensor:
-        """Augment a batch ``[B, C, H, W]`` (or one image ``[C, H, W]``) of uint8 images."""
+    def forward(
+        self,
+        images: Tensor,
+        ids: Tensor | None = None,
+        *,
+        masks: Tensor | None = None,
+        boxes: Sequence[Tensor] | Tensor | None = None,
+        keypoints: Sequence[Tensor] | Tensor | None = None,
+        labels: Sequence[Tensor] | Tensor | None = None,
+    ) -> Tensor | Augmented:
+        """Augment a batch ``[B, C, H, W]`` of uint8 images, with what belongs to them.
+
+        Of one image ``[C, H, W]`` masks are ``[H, W]`` or ``[M, H, W]``, and boxes, keypoints and labels a tensor each.
+
+        Args:
+            images: The images.
+            ids: Their sample ids, int64 ``[B]``.
+            masks: See :func:`particleaugment.apply`, as for the others.
+            boxes: Boxes of each image.
+            keypoints: Keypoints of each image.
+            labels: Labels of the boxes.
+
+        Returns:
+            The images; as soon as a target is given, an :class:`particleaugment.Augmented`.
+        """
+        given = {"masks": masks, "boxes": boxes, "keypoints": keypoints, "labels": labels}
         if isinstance(images, Tensor) and images.dim() == 3:
             if ids is not None:
                 number = ids if isinstance(ids, Tensor) else torch.tensor(ids, device="cpu")
                 ids = number.to(torch.int64).reshape(1)
-            return self.forward(images.unsqueeze(0), ids).squeeze(0)
+            return _first(self._augmented(images.unsqueeze(0), ids, _as_batch(given)))
+        return self._augmented(images, ids, given)
+
+    def _augmented(self, images: Tensor, ids: Tensor | None, given: Mapping[str, Any]) -> Tensor | Augmented:
         if not self.training:
-            for transform in self.after:
-                images = transform.run(images) if isinstance(transform, Normalize) else images
-            return images
+            return self._unchanged(images, given)
         check_images(images)
+        targets = checked(images, self.targets, given)
         ids = self._live.next_ids(len(images)) if ids is None else checked_ids(ids)
         if ids.shape != images.shape[:1]:
             raise ValueError(f"there must be one id per image, got {tuple(ids.shape)} ids for {len(images)} images")
         ids = ids.to(images.device, non_blocking=True)
-        height, width = images.shape[-2:]
-        epoch = self.epoch
-        program = self.policy.sample(ids, epoch, self.seed, (height, width))
-        for transform in self.before:
-            images = transform(images, ids, epoch, self.seed)
+        size = (int(images.shape[-2]), int(images.shape[-1]))
+        epoch = self.epoch  # read once: it may change while a worker is at it
+        program = self.policy.sample(ids, epoch, self.seed, size)
+        if targets is not None:
+            check_places(names_in(program.op))
+        images, before = self._transformed(self.before, images, ids, epoch, targets is not None)
         images = apply(images, program, self.executor, self.resample, self.fill)
+        images, after = self._transformed(self.after, images, ids, epoch, targets is not None)
+        if targets is None:
+            return images
+        steps = Steps.of(program.to(images.device), before, after, erases=self.targets.erase_targets)
+        return moved(images, targets, steps, self.targets, choose_executor(self.executor, images.device))
+
+    def _transformed(
+        self, transforms: Sequence[Transform], images: Tensor, ids: Tensor, epoch: int, with_moves: bool
+    ) -> tuple[Tensor, list[Move]]:
+        """Run always-on transforms; return the images and, for their targets, how the pixels moved."""
+        moves: list[Move] = []
+        for transform in transforms:
+            size = (int(images.shape[-2]), int(images.shape[-1]))
+            draws = transform.sample(ids, epoch, self.seed, size)
+            move = transform.move(draws, size) if with_moves else None
+            moves += [] if move is None else [move]
+            images = transform.run(images, draws)
+            if with_moves and tuple(images.shape[-2:]) != size:
+                raise ValueError(
+                    f"{type(transform).__name__} changes the size of the images, which their targets cannot follow; "
+                    "resize images and targets in the data set"
+                )
+        return images, moves
+
+    def _unchanged(self, images: Tensor, given: Mapping[str, Any]) -> Tensor | Augmented:
+        targets = checked(images, self.targets, given)
         for transform in self.after:
-            images = transform(images, ids, epoch, self.seed)
-        return images
+            images = transform.run(images) if isinstance(transform, Normalize) else images
+        if targets is None:
+            return images
+        nothing = torch.zeros(len(images), 0, dtype=torch.int64, device=images.device)
+        return moved(images, targets, Steps(nothing, nothing.to(torch.float64)), self.targets, "batch")
 
     def part_from_other_ranks(self) -> None:
         """Copy what lies in shared memory: ranks that were forked or spawned share what is meant for workers.
@@ -140,3 +209,16 @@ class Augment(nn.Module):
     def extra_repr(self) -> str:
         """Return the settings for ``repr``."""
         return f"{self.policy}, seed={self.seed}, before={list(self.before)}, after={list(self.after)}"
+
+
+def _as_batch(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Targets of one image as those of a batch of one."""
+    masks = given["masks"]
+    listed = {name: None if given[name] is None else [given[name]] for name in ("boxes", "keypoints", "labels")}
+    return {"masks": masks.unsqueeze(0) if isinstance(masks, Tensor) else masks, **listed}
+
+
+def _first(result: Tensor | Augmented) -> Tensor | Augmented:
+    if isinstance(result, Tensor):
+        return result.squeeze(0)
+    return Augmented(*[None if part is None else part[0] for part in result])  # type: ignore[arg-type]

@@ -1,7 +1,8 @@
 """Always-on transforms in the style of policies: draws first, a pure function of their key; then the batch.
 
 Each has ``sample(ids, epoch, seed, size)``, which returns its draws as a tensor, ``run(images, draws)``, which applies
-them, and can be called with ``(images, ids, epoch, seed)`` to do both.
+them, and can be called with ``(images, ids, epoch, seed)`` to do both; ``move(draws, size)`` says how masks, boxes and
+keypoints follow.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from particleaugment.core.ops import op_indices
 from particleaugment.core.program import Program
 from particleaugment.core.random import Stream, exp, sqrt, uniform
 from particleaugment.executors import apply
+from particleaugment.executors.steps import Move
 from particleaugment.policies.base import checked_count, checked_fraction, checked_size
 
 __all__ = ["ColorJitter", "HorizontalFlip", "Normalize", "PadCrop", "RandomErasing", "Transform"]
@@ -39,12 +41,28 @@ class Transform(ABC):
     def run(self, images: Tensor, draws: Tensor) -> Tensor:
         """Apply draws to a batch of images ``[B, C, H, W]``."""
 
+    def move(self, draws: Tensor, size: tuple[int, int]) -> Move | None:
+        """Return how draws move the pixels of images of a height and width, for masks, boxes and keypoints to follow.
+
+        None says that every object stays where it is.
+        """
+        raise TypeError(
+            f"{type(self).__name__} does not say how masks, boxes and keypoints follow it; define its move(draws, size)"
+        )
+
     def __call__(self, images: Tensor, ids: Tensor, epoch: int | Tensor = 0, seed: int | Tensor = 0) -> Tensor:
         """Draw and apply."""
         if ids.shape != images.shape[:1]:
             raise ValueError(f"there must be one id per image, got {tuple(ids.shape)} ids for {len(images)} images")
         height, width = images.shape[-2:]
         return self.run(images, self.sample(ids, epoch, seed, (height, width)))
+
+
+def _unmoved(draws: Tensor) -> Tensor:
+    """Coefficients ``[B, 6]`` that move nothing, to be changed."""
+    matrix = torch.zeros(len(draws), 6, dtype=torch.float64, device=draws.device)
+    matrix[:, 0::4] = 1.0
+    return matrix
 
 
 @dataclass(frozen=True)
@@ -79,6 +97,13 @@ class PadCrop(Transform):
         windows = padded.unfold(2, height, 1).unfold(3, width, 1)
         return windows[torch.arange(len(images), device=images.device), :, draws[:, 0], draws[:, 1]]
 
+    def move(self, draws: Tensor, size: tuple[int, int]) -> Move:
+        """Return the shift of each window."""
+        matrix = _unmoved(draws)
+        matrix[:, 2] = (draws[:, 1] - self.pad).to(torch.float64)
+        matrix[:, 5] = (draws[:, 0] - self.pad).to(torch.float64)
+        return Move(matrix)
+
 
 @dataclass(frozen=True)
 class HorizontalFlip(Transform):
@@ -101,6 +126,13 @@ class HorizontalFlip(Transform):
     def run(self, images: Tensor, draws: Tensor) -> Tensor:
         """Mirror the chosen images."""
         return torch.where(draws.view(-1, 1, 1, 1), images.flip(-1), images)
+
+    def move(self, draws: Tensor, size: tuple[int, int]) -> Move:
+        """Return which images are mirrored."""
+        matrix = _unmoved(draws)
+        matrix[:, 0] = torch.where(draws, -1.0, 1.0)
+        matrix[:, 2] = torch.where(draws, float(size[1]), 0.0)
+        return Move(matrix)
 
 
 @dataclass(frozen=True)
@@ -162,6 +194,11 @@ class RandomErasing(Transform):
         erased = (y >= top) & (y < top + tall) & (x >= left) & (x < left + wide)
         return images.masked_fill(erased.unsqueeze(1), 0)
 
+    def move(self, draws: Tensor, size: tuple[int, int]) -> Move:
+        """Return the rectangles; targets are erased only if that is asked for."""
+        top, left, tall, wide = draws.unbind(1)
+        return Move(erased=torch.stack([left, top, left + wide, top + tall], 1))
+
 
 @dataclass(frozen=True)
 class ColorJitter(Transform):
@@ -199,6 +236,9 @@ class ColorJitter(Transform):
     def run(self, images: Tensor, draws: Tensor) -> Tensor:
         """Change the images' colours."""
         return apply(images, self.program(draws))
+
+    def move(self, draws: Tensor, size: tuple[int, int]) -> None:
+        """Return None: colours move nothing."""
 
     def program(self, draws: Tensor) -> Program:
         """Return the draws as a program of three ops."""
@@ -261,6 +301,9 @@ class Normalize(Transform):
             raise ValueError(f"Normalize has {len(self.mean)} channels but the images have {images.shape[1]}")
         scale, shift = _on_device(self.coefficients(), images.device)
         return (images.to(torch.float32) * scale + shift).to(self.dtype)
+
+    def move(self, draws: Tensor, size: tuple[int, int]) -> None:
+        """Return None: it moves nothing."""
 
     def coefficients(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Return scale and shift of each channel: the result is ``x · scale + shift`` in float32."""

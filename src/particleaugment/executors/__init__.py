@@ -163,6 +163,29 @@ def _run(name: str, images: Tensor, program: Program, code: int, colour: tuple[i
     return batch.run(images, program, code, per_channel)
 
 
+def resampled(images: Tensor, matrix: Tensor, resample: str = "bilinear") -> Tensor:
+    """Return what Pillow's affine transform makes of images, each with its own matrix.
+
+    Args:
+        images: uint8 ``[B, 3 or 1, H, W]`` on any device.
+        matrix: Float64 ``[B, 6]``, on the same device: the source of output point (x, y) is (m0·x + m1·y + m2, m3·x +
+            m4·y + m5), with pixel centres at half-integers. What comes from outside is black.
+        resample: The filter.
+
+    >>> images = torch.arange(4, dtype=torch.uint8).expand(1, 1, 2, 4)
+    >>> resampled(images, torch.tensor([[0.5, 0, 1, 0, 1, 0]], dtype=torch.float64), "nearest")[0, 0, 0]
+    tensor([1, 1, 2, 2], dtype=torch.uint8)
+    """
+    check_images(images)
+    if images.numel() == 0:
+        return images.clone()
+    if images.device.type == "cpu" and not native.unavailable_reason():
+        return native.resampled(images, matrix, resample_code(resample))
+    from particleaugment.executors import batch
+
+    return batch.resampled(images, matrix, resample_code(resample))
+
+
 def choose_executor(executor: str, device: torch.device, ops: Iterable[str] = ()) -> str:
     """Return the executor that runs for a request on a device, where ``ops`` may occur.
 

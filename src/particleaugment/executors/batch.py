@@ -37,6 +37,14 @@ def run(images: Tensor, program: Program, resample: int, fill: tuple[int, ...]) 
     return output
 
 
+def resampled(images: Tensor, matrix: Tensor, resample: int) -> Tensor:
+    """Resample images, each with its own matrix ``[B, 6]``; black where the source is outside."""
+    per_chunk = max(1, _CHUNK // max(1, images[0].numel()))
+    black = (0,) * images.shape[1]
+    parts = zip(images.split(per_chunk), matrix.split(per_chunk))
+    return torch.cat([_resampled(part, numbers, resample, black) for part, numbers in parts])
+
+
 def _apply(images: Tensor, op: int, arg: Tensor, code: Tensor, fill: tuple[int, ...]) -> Tensor:
     kind = by_index(op).kind
     if kind is Kind.OWN:

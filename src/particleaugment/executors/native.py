@@ -16,7 +16,7 @@ from torch import Tensor
 
 from particleaugment.core.ops import TABLE, Kind
 from particleaugment.core.program import UNSET, Program
-from particleaugment.executors.coefficients import affine, blend_factor, patch_colours, pointwise_table
+from particleaugment.executors.coefficients import ROTATE, affine, blend_factor, patch_colours, pointwise_table
 
 Array = NDArray[Any]
 
@@ -51,6 +51,22 @@ def run(images: Tensor, program: Program, resample: int, fill: tuple[int, ...]) 
     arguments: list[Any] = [np.ascontiguousarray(array) for array in inputs]
     arguments += [np.array(fill, np.uint8), output.numpy()]
     in_parts(_kernels().run_images, arguments, len(images))
+    return output
+
+
+def resampled(images: Tensor, matrix: Tensor, resample: int) -> Tensor:
+    """Resample CPU images, each with its own matrix ``[B, 6]``; black where the source is outside."""
+    count, channels = images.shape[:2]
+    images, output = images.contiguous(), torch.empty(images.shape, dtype=torch.uint8, device="cpu")
+    column = np.zeros((count, 1), np.int64)
+    no_tables, no_factor = np.empty((0, 256), np.uint8), np.zeros((count, 1), np.float32)
+    boxes, colours = _patches(None, channels)
+    arguments = (
+        images.numpy(), column + ROTATE, no_factor, column, no_tables, np.arange(count).reshape(-1, 1),
+        np.ascontiguousarray(matrix.numpy()), np.full(count, -1), column + resample, boxes, colours,
+        np.zeros(channels, np.uint8), output.numpy(),
+    )  # fmt: skip
+    in_parts(_kernels().run_images, arguments, count)
     return output
 
 
