@@ -32,7 +32,8 @@ def wheel(tmp_path_factory):
 def test_the_wheel_is_small_and_complete(wheel):
     assert wheel.stat().st_size < 1_000_000
     inside = set(zipfile.ZipFile(wheel).namelist())
-    assert {"particleaugment/executors/fused_kernel.cu", "particleaugment/py.typed"} <= inside
+    kernels = {f"particleaugment/executors/{name}.cu" for name in ("coefficients", "fused_kernel", "mask_kernel")}
+    assert kernels | {"particleaugment/py.typed"} <= inside
     source = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src").rglob("*.py")}
     assert {name for name in inside if name.endswith(".py")} == source
     assert all(name.startswith(("particleaugment/", "particleaugment-")) for name in inside)

@@ -222,3 +222,13 @@ def chains(height: int, width: int, slots: int, count: int, seed: int = 0, chann
     images = np.stack([pool(KINDS[kind], height, width, size, seed)[rng.integers(size)] for kind in kinds])
     fill = tuple(int(value) for value in rng.integers(0, 256, 3))
     return Case(images[:, :channels], names, args, rng.integers(0, 3, (count, slots)), fill)
+
+
+def drawn_masks(case: Case, seed: int = 0) -> np.ndarray:
+    """Masks for a case's images: every pixel of another class as far as 255 classes go, or a few large areas."""
+    count, (height, width) = len(case), case.images.shape[-2:]
+    rng = np.random.default_rng([seed, count, height, width])
+    noise = rng.integers(0, 255, (count, height, width), dtype=np.uint8)
+    y, x = np.mgrid[:height, :width]
+    areas = ((x + y * rng.integers(1, 4, (count, 1, 1))) * 5 // (height + width)).astype(np.uint8)
+    return np.where(rng.random((count, 1, 1)) < 0.7, noise, areas)

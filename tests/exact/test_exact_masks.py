@@ -4,7 +4,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from cases import NAMES, SIZES, Case, chains, names_for, singles
+from cases import NAMES, SIZES, Case, chains, drawn_masks, names_for, singles
 
 import particleaugment as pa
 
@@ -14,16 +14,6 @@ CHAINS = dict(zip(SIZES, (500, 500, 1500, 1500, 120, 12)))
 ALONE = [(name, size) for size in SIZES for name in names_for(*size)]
 TYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
 TYPES += (torch.uint16, torch.uint32, torch.uint64)
-
-
-def drawn_masks(case: Case, seed: int = 0) -> np.ndarray:
-    """Masks for a case's images: every pixel of another class as far as 255 classes go, or a few large areas."""
-    count, (height, width) = len(case), case.images.shape[-2:]
-    rng = np.random.default_rng([seed, count, height, width])
-    noise = rng.integers(0, 255, (count, height, width), dtype=np.uint8)
-    y, x = np.mgrid[:height, :width]
-    areas = ((x + y * rng.integers(1, 4, (count, 1, 1))) * 5 // (height + width)).astype(np.uint8)
-    return np.where(rng.random((count, 1, 1)) < 0.7, noise, areas)
 
 
 def compare(tally, case: Case, *executors: str, fill: int = 255) -> None:

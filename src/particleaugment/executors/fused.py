@@ -1,7 +1,7 @@
-"""The GPU executor: programs run in one kernel launch.
+"""The GPU executor: programs run in one kernel launch, and masks follow in one more.
 
-:func:`run` is the executor behind ``apply``. The same kernel also draws programs, crops, flips, erases and normalises:
-see :mod:`particleaugment.augment.pipeline`.
+:func:`run` and :func:`run_masks` are the executor behind ``apply``. The kernel of :func:`run` also draws programs,
+crops, flips, erases and normalises: see :mod:`particleaugment.augment.pipeline`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from torch import Tensor
 
 from particleaugment.core.program import Program
 from particleaugment.executors.nvrtc import Kernel, KernelError
+from particleaugment.executors.steps import Steps
 
-__all__ = ["OUTPUTS", "LaunchParameters", "launch", "run", "unavailable_reason", "unsuitable_reason"]
+__all__ = ["OUTPUTS", "LaunchParameters", "launch", "run", "run_masks", "unavailable_reason", "unsuitable_reason"]
 
 OUTPUTS = {torch.uint8: 0, torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}
 """Types of the result that the kernel writes, with its numbers for them."""
@@ -49,11 +50,30 @@ class LaunchParameters(ctypes.Structure):
     )
 
 
+class MaskParameters(ctypes.Structure):
+    """The kernel's ``struct MaskParams``, field by field."""
+
+    _fields_ = (
+        [(name, ctypes.c_void_p) for name in ("masks", "out", "op", "arg", "matrix", "erased")]
+        + [("fill", ctypes.c_uint64)]
+        + [(name, ctypes.c_int) for name in ("steps", "masks_per_image", "height", "width", "bytes", "has_tables")]
+    )
+
+
+def kernel_source(name: str) -> str:
+    """Return the CUDA C++ of a kernel, with the coefficients that the kernels share.
+
+    >>> "move_masks" in kernel_source("mask_kernel.cu")
+    True
+    """
+    folder = resources.files("particleaugment.executors")
+    return "\n".join(folder.joinpath(part).read_text() for part in ("coefficients.cu", name))
+
+
 @cache
-def _kernel(device: torch.device, threads: int) -> Kernel:
-    source = resources.files("particleaugment.executors").joinpath("fused_kernel.cu").read_text()
+def _kernel(device: torch.device, threads: int, file: str = "fused_kernel.cu", function: str = "augment") -> Kernel:
     options = ["--fmad=false", "--std=c++17", f"-DTHREADS={threads}"]
-    return Kernel(source, "augment", options, device)
+    return Kernel(kernel_source(file), function, options, device)
 
 
 @cache
@@ -113,6 +133,48 @@ def launch(parameters: LaunchParameters, images: Tensor, out: Tensor, batch: int
     parameters.fill = red | green << 8 | blue << 16
     with torch.cuda.device(device):
         kernel.launch(batch, threads, shared, parameters)
+
+
+def run_masks(masks: Tensor, steps: Steps, fill: int) -> Tensor:
+    """Move masks ``[B, M, H, W]`` on a CUDA device, of a type of 1, 2, 4 or 8 bytes."""
+    height, width = masks.shape[-2:]
+    masks, out = masks.contiguous(), torch.empty_like(masks, memory_format=torch.contiguous_format)
+    parameters, kept = mask_parameters(masks, out, steps, fill)
+    threads = 256 if height * width <= 64 * 64 else 1024
+    kernel = _kernel(masks.device, threads, "mask_kernel.cu", "move_masks")
+    tables = 2 * parameters.steps * (height + width)
+    if tables <= _shared_limit(masks.device) - _STATIC_SHARED:
+        parameters.has_tables = 1
+        kernel.allow_shared_memory(tables)
+    with torch.cuda.device(masks.device):
+        kernel.launch(len(masks), threads, tables if parameters.has_tables else 0, parameters)
+    del kept  # until now: what the kernel reads must not be given to another tensor before it is launched
+    return out
+
+
+def mask_parameters(masks: Tensor, out: Tensor, steps: Steps, fill: int) -> tuple[MaskParameters, list[Tensor]]:
+    """Return the parameters of a launch, and the tensors that they point to.
+
+    Args:
+        masks: ``[B, M, H, W]``, contiguous.
+        out: Where to write.
+        steps: The steps, on the same device.
+        fill: What is filled in, in the masks' type.
+    """
+    given = {name: part.contiguous() for name, part in steps._asdict().items() if part is not None}
+    pointers = {name: part.data_ptr() for name, part in given.items()}
+    parameters = MaskParameters(
+        masks=masks.data_ptr(),
+        out=out.data_ptr(),
+        fill=fill % (1 << 64),
+        steps=steps.op.shape[1],
+        masks_per_image=masks.shape[1],
+        height=masks.shape[2],
+        width=masks.shape[3],
+        bytes=masks.element_size(),
+        **pointers,
+    )
+    return parameters, list(given.values())
 
 
 @cache

@@ -86,15 +86,14 @@ class Steps(NamedTuple):
             erases: Whether targets are erased where the image is.
         """
         before, after = ([move for move in moves if move.matrix is not None or erases] for moves in (before, after))
-        moves = [*before, *after]
+        moves, first = [*before, *after], len(before)
         patch = program.patch if erases else None
         if not moves:
             return cls(program.op, program.arg, None, None if patch is None else patch[..., :4])
-        first = len(before)
-        order = [*range(first), *range(len(moves), len(moves) + program.op.shape[1]), *range(first, len(moves))]
 
         def joined(columns: list[Tensor], of_program: Tensor) -> Tensor:
-            return torch.cat([torch.stack(columns, 1), of_program], 1)[:, order]
+            columns = [column.unsqueeze(1) for column in columns]
+            return torch.cat([*columns[:first], of_program, *columns[first:]], 1)
 
         op, arg, batch = program.op, program.arg, len(program)
         codes = [op.new_full((batch,), GIVEN if move.matrix is not None else CUTOUT) for move in moves]

@@ -26,7 +26,7 @@ from particleaugment.executors.points import (
     read_boxes,
     read_points,
 )
-from particleaugment.executors.steps import Coefficients, Steps
+from particleaugment.executors.steps import Steps
 from particleaugment.util.hints import nearest_name
 
 __all__ = ["Augmented", "TargetOptions", "TargetSettings", "Targets", "checked", "moved", "settings_of"]
@@ -171,10 +171,12 @@ def moved(images: Tensor, targets: Targets, steps: Steps, settings: TargetSettin
         executor: The executor that moves the masks: ``pil``, ``native``, ``fused`` or ``batch``.
     """
     size, masks = targets.size, targets.masks
-    numbers = steps.coefficients(*size)
     boxes = labels = keypoints = None
     if masks is not None:
-        masks = _moved_masks(masks, steps, numbers, _fill_of(masks, settings), executor)
+        masks = _moved_masks(masks, steps, _fill_of(masks, settings), executor)
+    if targets.boxes is None and targets.keypoints is None:
+        return Augmented(images, masks)
+    numbers = steps.coefficients(*size)
     if targets.boxes is not None:
         corners, share = move_boxes(targets.boxes, numbers, size)
         kept = np.ones(len(share), bool)
@@ -191,11 +193,21 @@ def moved(images: Tensor, targets: Targets, steps: Steps, settings: TargetSettin
     return Augmented(images, masks, boxes, keypoints, labels)
 
 
-def _moved_masks(masks: Tensor, steps: Steps, numbers: Coefficients, fill: int, executor: str) -> Tensor:
+def _moved_masks(masks: Tensor, steps: Steps, fill: int, executor: str) -> Tensor:
     if masks.numel() == 0 or steps.op.shape[1] == 0:
         return masks.clone()
-    run = {"pil": mask_loops.run_pillow, "native": mask_loops.run_native}.get(executor, mask_loops.run_batch)
     bits, value = mask_loops.as_bits(masks.unsqueeze(1) if masks.dim() == 3 else masks, fill)
+    if executor == "fused":
+        from particleaugment import executors
+        from particleaugment.executors import fused
+
+        unsuitable = fused.unsuitable_reason(bits, steps.op.shape[1])
+        if not unsuitable:
+            # The kernel makes its own coefficients, so masks alone never wait for the GPU.
+            return fused.run_masks(bits, steps, value).view(masks.dtype).view(masks.shape)
+        executors._say_once(f"moving masks with executor 'batch' instead of 'fused': {unsuitable}")
+    run = {"pil": mask_loops.run_pillow, "native": mask_loops.run_native}.get(executor, mask_loops.run_batch)
+    numbers = steps.coefficients(bits.shape[-2], bits.shape[-1])
     return run(bits, numbers, steps.erased, value).view(masks.dtype).view(masks.shape)
 
 
