@@ -87,10 +87,12 @@ def test_what_comes_with_the_image_is_passed_on():
     assert (label, note) == (7, "note")
 
 
-def test_boxes_and_masks_are_refused():
-    box = type("BoundingBoxes", (), {"__module__": "torchvision.tv_tensors._bounding_boxes"})()
-    with pytest.raises(TypeError, match=r"BoundingBoxes would have to move with the image, .* for classification"):
-        pa.ImageTransform(STRONG)(IMAGES[0], box)
+def test_what_cannot_follow_an_image_is_refused():
+    video = type("Video", (), {"__module__": "torchvision.tv_tensors._video"})()
+    with pytest.raises(TypeError, match="Video cannot follow an image; those that can are Mask, BoundingBoxes, KeyP"):
+        pa.ImageTransform(STRONG)(IMAGES[0], video)
+    with pytest.raises(ValueError, match=r"a sample has one image, got 2; give a mask as tv_tensors.Mask, or by name"):
+        pa.ImageTransform(STRONG)(pillow(IMAGES[0]), pillow(IMAGES[1]))
 
 
 def test_inside_a_chain_of_callables():

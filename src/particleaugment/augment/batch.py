@@ -142,26 +142,38 @@ class Augment(nn.Module):
             return _first(self._augmented(images.unsqueeze(0), ids, _as_batch(given)))
         return self._augmented(images, ids, given)
 
-    def _augmented(self, images: Tensor, ids: Tensor | None, given: Mapping[str, Any]) -> Tensor | Augmented:
+    def with_steps(
+        self, images: Tensor, ids: Tensor | None = None, *, wanted: bool = True
+    ) -> tuple[Tensor, Steps | None]:
+        """Augment a batch; return it with the steps that its targets are to follow, or None if they are not wanted."""
         if not self.training:
-            return self._unchanged(images, given)
+            nothing = torch.zeros(len(images), 0, dtype=torch.int64, device=images.device)
+            for transform in self.after:
+                images = transform.run(images) if isinstance(transform, Normalize) else images
+            return images, Steps(nothing, nothing.to(torch.float64)) if wanted else None
         check_images(images)
-        targets = checked(images, self.targets, given)
         ids = self._live.next_ids(len(images)) if ids is None else checked_ids(ids)
         if ids.shape != images.shape[:1]:
             raise ValueError(f"there must be one id per image, got {tuple(ids.shape)} ids for {len(images)} images")
         ids = ids.to(images.device, non_blocking=True)
-        size = (int(images.shape[-2]), int(images.shape[-1]))
         epoch = self.epoch  # read once: it may change while a worker is at it
-        program = self.policy.sample(ids, epoch, self.seed, size)
-        if targets is not None:
+        program = self.policy.sample(ids, epoch, self.seed, (int(images.shape[-2]), int(images.shape[-1])))
+        if wanted:
             check_places(names_in(program.op))
-        images, before = self._transformed(self.before, images, ids, epoch, targets is not None)
+        images, before = self._transformed(self.before, images, ids, epoch, wanted)
         images = apply(images, program, self.executor, self.resample, self.fill)
-        images, after = self._transformed(self.after, images, ids, epoch, targets is not None)
-        if targets is None:
+        images, after = self._transformed(self.after, images, ids, epoch, wanted)
+        if not wanted:
+            return images, None
+        return images, Steps.of(program.to(images.device), before, after, erases=self.targets.erase_targets)
+
+    def _augmented(self, images: Tensor, ids: Tensor | None, given: Mapping[str, Any]) -> Tensor | Augmented:
+        if self.training:
+            check_images(images)
+        targets = checked(images, self.targets, given)
+        images, steps = self.with_steps(images, ids, wanted=targets is not None)
+        if targets is None or steps is None:
             return images
-        steps = Steps.of(program.to(images.device), before, after, erases=self.targets.erase_targets)
         return moved(images, targets, steps, self.targets, choose_executor(self.executor, images.device))
 
     def _transformed(
@@ -181,15 +193,6 @@ class Augment(nn.Module):
                     "resize images and targets in the data set"
                 )
         return images, moves
-
-    def _unchanged(self, images: Tensor, given: Mapping[str, Any]) -> Tensor | Augmented:
-        targets = checked(images, self.targets, given)
-        for transform in self.after:
-            images = transform.run(images) if isinstance(transform, Normalize) else images
-        if targets is None:
-            return images
-        nothing = torch.zeros(len(images), 0, dtype=torch.int64, device=images.device)
-        return moved(images, targets, Steps(nothing, nothing.to(torch.float64)), self.targets, "batch")
 
     def part_from_other_ranks(self) -> None:
         """Copy what lies in shared memory: ranks that were forked or spawned share what is meant for workers.

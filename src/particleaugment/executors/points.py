@@ -90,8 +90,13 @@ def floating(tensor: Tensor) -> torch.dtype:
     return tensor.dtype if tensor.is_floating_point() else torch.float32
 
 
-def read_boxes(boxes: Any, count: int, size: Size, box_format: str, normalized: bool) -> BoxList:
-    """Check the boxes of ``count`` images of a size (height, width) and return them as corners in pixels."""
+def read_boxes(
+    boxes: Any, count: int, size: Size, box_format: str, normalized: bool, *, any_place: bool = False
+) -> BoxList:
+    """Check the boxes of ``count`` images of a size (height, width) and return them as corners in pixels.
+
+    With ``any_place`` boxes may also be empty or outside their image, of which nothing is left when they are clipped.
+    """
     given = per_image("boxes", boxes, count, "[n, 4]")
     given = [part.reshape(0, 4) if part.numel() == 0 else part for part in given]
     for i, part in enumerate(given):
@@ -103,11 +108,13 @@ def read_boxes(boxes: Any, count: int, size: Size, box_format: str, normalized: 
         corners[:, 2:] += corners[:, :2]
     elif box_format == "cxcywh":
         corners = np.concatenate([corners[:, :2] - corners[:, 2:] / 2, corners[:, :2] + corners[:, 2:] / 2], 1)
-    _check_boxes(values, corners, image, size, f"{'normalized ' if normalized else ''}{box_format}")
+    _check_boxes(values, corners, image, size, f"{'normalized ' if normalized else ''}{box_format}", any_place)
     return BoxList(_clipped(corners, size), image, given)
 
 
-def _check_boxes(values: Floats, corners: Floats, image: NDArray[np.int64], size: Size, form: str) -> None:
+def _check_boxes(
+    values: Floats, corners: Floats, image: NDArray[np.int64], size: Size, form: str, any_place: bool
+) -> None:
     height, width = size
     finite = np.isfinite(values).all(1)
     area = (corners[:, 2:] > corners[:, :2]).all(1)
@@ -117,7 +124,7 @@ def _check_boxes(values: Floats, corners: Floats, image: NDArray[np.int64], size
         (area, f"has no area when it is read as {form}", "remove it, or set box_format"),
         (inside, f"is outside its image of {height}x{width} pixels when it is read as {form}", "clip it, or set "
          "box_format and normalized"),
-    ):  # fmt: skip
+    )[: 1 if any_place else 3]:  # fmt: skip
         if not right.all():
             n = int(np.argmin(right))
             number = int((image[:n] == image[n]).sum())

@@ -79,7 +79,7 @@ class TargetSettings:
             width, height); boxes come back in the same.
         normalized: Whether boxes and keypoints are fractions of the image's width and height instead of pixels.
         min_visible: Share of its area below which a box is dropped, and with it its label; a box of which nothing is
-            left always is. None keeps all of them.
+            left always is. None keeps all of them, and takes empty boxes and boxes outside the image as well.
         mask_fill: Class of the pixels that geometric ops, crops and erasing bring into a mask; by default 255, which
             losses are usually told to ignore, and False for masks of bool.
         erase_targets: Whether Cutout and RandomErasing also erase that rectangle of masks, and hide the keypoints in
@@ -150,7 +150,8 @@ def checked(images: Tensor, settings: TargetSettings, given: Mapping[str, Any]) 
     count, size = len(images), (int(images.shape[-2]), int(images.shape[-1]))
     masks, boxes, keypoints = given.get("masks"), given.get("boxes"), given.get("keypoints")
     form = settings.box_format, settings.normalized
-    read = None if boxes is None else read_boxes(boxes, count, size, *form)
+    any_place = settings.min_visible is None
+    read = None if boxes is None else read_boxes(boxes, count, size, *form, any_place=any_place)
     return Targets(
         size,
         None if masks is None else _checked_masks(masks, images, settings),
