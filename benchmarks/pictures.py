@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from accuracy_tables import literal_records
+from target_pictures import write_target_gallery
 
 from particleaugment import filter as pf
 from particleaugment.core.ops import OPS
@@ -94,6 +95,7 @@ def main() -> None:
     (DOCS / "literal-run.svg").write_text(literal_run())
     (DOCS / "filter-parts.svg").write_text(filter_parts())
     write_gallery(DOCS / "gallery.png")
+    write_target_gallery()
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from common import result, table
 from proving_page import RESULT_FILE, figures_of
 from proving_words import proving_table
 from settings_table import settings_rows
+from targets import targets_table
 
 from particleaugment.recipes import PRESETS, RECIPES
 from particleaugment.training.config import Config, settings_of
@@ -212,6 +213,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "decoding": folder_decode,
     "overhead": overhead,
     "exactness": exactness,
+    "targets": targets_table,
     "controls": controls,
     "literal": literal,
     "quick": quick,

@@ -10,6 +10,7 @@ from particleaugment.recipes import get_recipe
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 from cpu_throughput import beside_timm
+from targets import LIMIT, cpu_rows, targets_table
 from training_work import flops_per_image, work
 
 
@@ -39,3 +40,13 @@ def test_work_per_second():
 def test_result_rows_keep_the_names_that_the_tables_read():
     row = beside_timm(32, 4, repeats=1, seed=0)
     assert {"size", "batch", "peer", "timm", "ours_1_thread", "ours_2_threads", "ratio_1_thread"} < set(row)
+
+
+def test_rows_of_targets():
+    rows = cpu_rows(repeats=2, seed=0)
+    assert [row["what"] for row in rows[:2]] == ["three ops", "one rotation"]
+    for row in rows:
+        assert row["cost_with_masks"] > 0.5
+        assert row["images"]["median"] > 0
+    assert len(targets_table().splitlines()) > 4
+    assert LIMIT == 1.4

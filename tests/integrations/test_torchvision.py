@@ -146,7 +146,7 @@ def test_formats_and_types_of_boxes(form, dtype):
 
 
 def theirs(boxes, op):
-    """What torchvision makes of boxes under one op, in Pillow's convention: shears about the corner, the source moves."""
+    """What torchvision makes of boxes under one op, in Pillow's convention: shears are about the corner."""
     name, arg = op if isinstance(op, tuple) else (op, 0.0)
     if name == "FlipX":
         return v2.functional.horizontal_flip(boxes)

@@ -50,10 +50,8 @@ class BoxList(NamedTuple):
             corners = np.concatenate([(first + last) / 2, last - first], 1)
         if normalized:
             corners = corners / _sides(size)
-        return [
-            torch.from_numpy(corners[(self.image == i) & kept]).to(boxes.device, floating(boxes))
-            for i, boxes in enumerate(self.given)
-        ]
+        counts = np.bincount(self.image[kept], minlength=len(self.given)).tolist()
+        return _split(torch.from_numpy(corners[kept]), counts, self.given)
 
 
 class PointList(NamedTuple):
@@ -78,11 +76,16 @@ class PointList(NamedTuple):
         rows = torch.from_numpy(np.concatenate([places, visible[:, None]], 1))
         if isinstance(self.given, Tensor):
             return rows.view(*self.given.shape[:-1], 3).to(self.given.device, floating(self.given))
-        parts = rows.split([points.shape[:-1].numel() for points in self.given])
-        return [
-            part.view(*points.shape[:-1], 3).to(points.device, floating(points))
-            for part, points in zip(parts, self.given)
-        ]
+        parts = _split(rows, [points.shape[:-1].numel() for points in self.given], self.given)
+        return [part.view(*points.shape[:-1], 3) for part, points in zip(parts, self.given)]
+
+
+def _split(rows: Tensor, counts: list[int], like: Sequence[Tensor]) -> list[Tensor]:
+    """Cut rows into one tensor per image, of the type and on the device of those that were given."""
+    kinds = [(given.device, floating(given)) for given in like]
+    if len(set(kinds)) == 1:  # one transfer for all
+        return list(rows.to(*kinds[0]).split(counts))
+    return [part.to(*kind) for part, kind in zip(rows.split(counts), kinds)]
 
 
 def floating(tensor: Tensor) -> torch.dtype:

@@ -185,7 +185,7 @@ def moved(images: Tensor, targets: Targets, steps: Steps, settings: TargetSettin
             kept = (share > 0) & (share >= settings.min_visible)
         boxes = targets.boxes.written(corners, kept, size, settings.box_format, settings.normalized)
         if targets.labels is not None:
-            chosen = [torch.from_numpy(kept[targets.boxes.image == i]) for i in range(len(images))]
+            chosen = torch.from_numpy(kept).split([len(part) for part in targets.labels])
             labels = [part[rows.to(part.device)] for part, rows in zip(targets.labels, chosen)]
     if targets.keypoints is not None:
         erased = None if steps.erased is None else steps.erased.cpu().numpy()
