@@ -120,7 +120,8 @@ def test_leading_ops_are_those_of_the_last_policy():
     for policy in (schedule, schedule.rescaled(4), schedule.rescaled(40), schedule.at(4)):
         assert leading_ops(policy, count=2) == [("Contrast", 0.75), ("SolarizeAdd", 0.25)]
     assert leading_ops(schedule.at(1), count=1) == [("Rotate", 0.5)], "Identity does not lead"
-    assert leading_ops(pa.RandAugment()) == []
+    assert leading_ops(pa.RandAugment(n=2, p=0.5, ops=("Rotate", "Identity"))) == [("Rotate", 0.5)]
+    assert leading_ops(pa.parse("rand-m9-tweights")) == [], "drawn without replacement, with no closed form"
 
 
 def test_summary_numbers(tmp_path):
