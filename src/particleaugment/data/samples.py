@@ -80,7 +80,8 @@ class Samples:
 
     Args:
         dataset: ``(images, targets)`` with images uint8 ``[N, C, H, W]`` (as an array also ``[N, H, W, C]``) and
-            targets ``[N]``, ``[N, 1]`` or soft ``[N, classes]``; or any object with ``len`` whose items are ``(image,
+            targets ``[N]``, ``[N, 1]``, soft ``[N, classes]`` or masks ``[N, H, W]``, classes of the images' pixels,
+            which move with their images and are not stratified; or any object with ``len`` whose items are ``(image,
             target)`` or a dict of both, the image being anything that :func:`to_uint8` takes. Labels of such an object
             are taken from its ``targets`` or ``labels`` attribute if that has one for each sample, else by reading it
             through once.
@@ -143,9 +144,14 @@ class Samples:
 
     @cached_property
     def labels(self) -> Tensor:
-        """The class of every sample, int64 ``[N]``; soft targets count as their likeliest class."""
+        """The class of every sample, int64 ``[N]``; soft targets count as their likeliest class, masks as one class."""
         known = classes_of(self.tensors[1]) if self.tensors is not None else known_classes(self._items)
-        return classes_of([_as_target(self[i][1]) for i in range(len(self))]) if known is None else known
+        if known is not None:
+            return known
+        first = _as_target(self[0][1])
+        if first.dim() >= 2:  # a mask: there is nothing to read the others for
+            return classes_of(first.unsqueeze(0)).repeat(len(self))
+        return classes_of([first, *(_as_target(self[i][1]) for i in range(1, len(self)))])
 
 
 class IndexedDataset(Dataset[tuple[Tensor, Any, int]]):
@@ -216,13 +222,16 @@ def classes_of(targets: Any) -> Tensor:
 
     Args:
         targets: Classes or probabilities of the second of two, ``[N]`` or ``[N, 1]``; or soft or several ones, ``[N,
-            classes]``, which count as their likeliest class, the first of equals.
+            classes]``, which count as their likeliest class, the first of equals; or masks, whole numbers ``[N, H,
+            W]``, which have no class and count as 0.
 
     >>> classes_of([[0.0], [0.9]]), classes_of(torch.tensor([[0.2, 0.7, 0.1], [1.0, 0.0, 1.0]]))
     (tensor([0, 1]), tensor([1, 0]))
     """
     in_rows = isinstance(targets, (list, tuple)) and len(targets) > 0 and isinstance(targets[0], (Tensor, np.ndarray))
     values = torch.stack([_as_target(target) for target in targets]) if in_rows else _as_target(targets)
+    if values.dim() >= 3 and not values.is_floating_point():
+        return torch.zeros(len(values), dtype=torch.int64, device="cpu")
     if values.dim() not in (1, 2) or values.shape[1:].numel() == 0:
         raise ValueError(f"targets must have shape [samples] or [samples, classes], got {tuple(values.shape)}")
     if values.dtype == torch.bool:

@@ -104,6 +104,20 @@ class TargetSettings:
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}")
 
+    def options(self) -> TargetOptions:
+        """Return the settings as the keywords that make them.
+
+        >>> TargetSettings(mask_fill=0).options()["mask_fill"]
+        0
+        """
+        return {
+            "box_format": self.box_format,
+            "normalized": self.normalized,
+            "min_visible": self.min_visible,
+            "mask_fill": self.mask_fill,
+            "erase_targets": self.erase_targets,
+        }
+
 
 class Targets(NamedTuple):
     """Targets of B images that were checked.

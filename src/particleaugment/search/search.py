@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 import torch.distributed as dist
@@ -18,6 +18,7 @@ from particleaugment.core.ops import OPS
 from particleaugment.data.groups import as_groups
 from particleaugment.data.samples import Samples, classes_of
 from particleaugment.data.split import held_out_split
+from particleaugment.executors.targets import TargetOptions
 from particleaugment.policies.base import Policy, checked_ops
 from particleaugment.search.filters import filter_settings
 from particleaugment.search.gap import GapFilter
@@ -51,6 +52,7 @@ class ParticleAugment:
         executor: See :func:`particleaugment.apply`.
         groups: Group of each sample of the data set (a patient, a scene), a number or a name, where samples that are
             held out must not share a group with those that are trained on.
+        options: How masks, boxes and keypoints are read and moved, as in :class:`Augment`.
 
     >>> search = ParticleAugment(GapFilter(measure_size=8), epochs=60)
     >>> images, labels = torch.zeros(32, 3, 8, 8, dtype=torch.uint8), torch.arange(32) % 2
@@ -78,6 +80,7 @@ class ParticleAugment:
         fill: tuple[int, int, int] = (128, 128, 128),
         executor: str = "auto",
         groups: Tensor | Sequence[Any] | None = None,
+        **options: Unpack[TargetOptions],
     ):
         if filter is not None and not isinstance(filter, Filter):
             raise TypeError(
@@ -91,7 +94,7 @@ class ParticleAugment:
         self.state: FilterState = self.filter.init(seed, self.ops)
         self.frozen = False
         self._augment = Augment(
-            self.policy, seed, before=before, after=after, executor=executor, resample=resample, fill=fill
+            self.policy, seed, before=before, after=after, executor=executor, resample=resample, fill=fill, **options
         )
         self._history: list[tuple[int, FilterState]] = [(1, self.state)]
         self._snapshot = Snapshot()
@@ -124,9 +127,9 @@ class ParticleAugment:
         self.check_held_out()
         self._augment.set_epoch(epoch)
 
-    def augment(self, images: Tensor, ids: Tensor | None = None) -> Tensor:
-        """Augment a uint8 batch under today's policy; see :class:`Augment` on ``ids``."""
-        return self._augment(images, ids)  # type: ignore[no-any-return]
+    def augment(self, images: Tensor, ids: Tensor | None = None, **targets: Any) -> Any:
+        """Augment a uint8 batch under today's policy; see :class:`Augment` on ``ids``, masks, boxes and keypoints."""
+        return self._augment(images, ids, **targets)
 
     @property
     def augmentation(self) -> Augment:
@@ -267,6 +270,7 @@ class ParticleAugment:
             executor=kept.executor,
             resample=kept.resample,
             fill=kept.fill,
+            **kept.targets.options(),
         )
 
     def step_with(

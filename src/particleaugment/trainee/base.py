@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from particleaugment.data.split import batch_sizes
 from particleaugment.policies import Identity, ParticlePolicy, Policy
 from particleaugment.trainee.learner import Learner, NonFiniteLoss
-from particleaugment.trainee.pipelines import Pipeline, Pipelines
+from particleaugment.trainee.pipelines import MaskPipeline, Pipeline, Pipelines, are_masks
 from particleaugment.trainee.protocol import Progress, silent
 from particleaugment.trainee.ranks import Ranks
 from particleaugment.trainee.snapshot import Snapshot
@@ -304,6 +304,9 @@ class LoopTrainee(ABC, Generic[B]):
 
 def _inputs(pipeline: Pipeline, plain: PlainImages, which: Tensor, particle: Tensor | None) -> tuple[Tensor, Tensor]:
     index = which if plain.rows is None else plain.rows[which]
+    if are_masks(plain.targets, plain.images):
+        follower, masks = cast(MaskPipeline, pipeline), plain.targets.to(plain.images.device)
+        return follower.with_masks(plain.images, masks, plain.ids[which], index, particle=particle)
     return pipeline(plain.images, plain.ids[which], index, particle=particle), _rows(plain.targets, index)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import cast
 
 from torch import Tensor
 
@@ -10,7 +11,7 @@ from particleaugment.augment.batch import Augment
 from particleaugment.data.samples import Samples
 from particleaugment.trainee.base import Batch, LoopTrainee, PlainImages, Share
 from particleaugment.trainee.learner import Learner
-from particleaugment.trainee.pipelines import step_pipelines
+from particleaugment.trainee.pipelines import MaskPipeline, are_masks, step_pipelines
 
 __all__ = ["EagerTrainee"]
 
@@ -40,7 +41,13 @@ class EagerTrainee(LoopTrainee[Batch]):
     def _batches(self, shares: Sequence[Share]) -> Iterator[Batch]:
         for share in shares:
             images, targets = self.samples.gather(share.ids)
-            yield Batch(self.pipelines.training(images.to(self.learner.device), share.ids), targets, share)
+            images = images.to(self.learner.device)
+            if are_masks(targets, images):
+                follower = cast(MaskPipeline, self.pipelines.training)
+                inputs, targets = follower.with_masks(images, targets.to(images.device), share.ids)
+            else:
+                inputs = self.pipelines.training(images, share.ids)
+            yield Batch(inputs, targets, share)
 
     def _step(self, batch: Batch) -> None:
         self._learn(self.learner, batch)

@@ -142,7 +142,8 @@ class Learner:
         if losses.dim() == 2 and losses.shape[1] == 1:
             losses = losses.squeeze(1)
         if losses.dim() != 1 or len(losses) != len(images):
-            advice = "average it over classes: .mean(1)" if losses.dim() == 2 else "use reduction='none'"
+            over = "classes: .mean(1)" if losses.dim() == 2 else "pixels: .flatten(1).mean(1)"
+            advice = f"average it over {over}" if losses.dim() >= 2 else "use reduction='none'"
             raise ValueError(
                 f"loss(logits, targets) must return one value per sample, [{len(images)}], got {tuple(losses.shape)}; "
                 f"{advice}"

@@ -15,11 +15,11 @@ from torch import Tensor
 from particleaugment.augment.batch import Augment
 from particleaugment.augment.pipeline import FusedPipeline, fusable
 from particleaugment.augment.transforms import ColorJitter, Normalize, Transform
-from particleaugment.core.program import resample_code
+from particleaugment.core.program import Program, resample_code
 from particleaugment.executors import apply
 from particleaugment.policies import Identity, ParticlePolicy, Policy
 
-__all__ = ["Pipeline", "Pipelines", "make_pipelines", "normalised", "step_pipelines"]
+__all__ = ["MaskPipeline", "Pipeline", "Pipelines", "are_masks", "make_pipelines", "normalised", "step_pipelines"]
 
 
 class Pipeline(Protocol):
@@ -42,6 +42,25 @@ class Pipeline(Protocol):
     ) -> Tensor:
         """Augment ``images``, or those of them that ``index`` names, under chosen particles if there are any."""
         ...
+
+
+class MaskPipeline(Pipeline, Protocol):
+    """One that can take the images' masks along."""
+
+    def with_masks(
+        self, images: Tensor, masks: Tensor, ids: Tensor, index: Tensor | None = None, *, particle: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Augment images, or those that ``index`` names, and move their masks ``[N, H, W]`` with them."""
+        ...
+
+
+def are_masks(targets: Tensor, images: Tensor) -> bool:
+    """Whether targets are masks, which move with their images: a whole number for each pixel.
+
+    >>> are_masks(torch.zeros(2, 8, 9, dtype=torch.int64), torch.zeros(2, 3, 8, 9, dtype=torch.uint8))
+    True
+    """
+    return targets.dim() >= 3 and not targets.is_floating_point() and targets.shape[-2:] == images.shape[-2:]
 
 
 class Pipelines(NamedTuple):
@@ -79,6 +98,12 @@ class _AugmentPipeline:
         assert particle is None
         return self.augment(_chosen(images, index), ids)  # type: ignore[no-any-return]
 
+    def with_masks(
+        self, images: Tensor, masks: Tensor, ids: Tensor, index: Tensor | None = None, *, particle: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        result = self.augment(_chosen(images, index), ids, masks=_chosen(masks, index))
+        return result.images, result.masks
+
 
 class _ParticlePipeline:
     """Chosen particles of a policy, with the executor and the fill colour of an :class:`Augment`."""
@@ -100,10 +125,26 @@ class _ParticlePipeline:
     def __call__(
         self, images: Tensor, ids: Tensor, index: Tensor | None = None, *, particle: Tensor | None = None
     ) -> Tensor:
-        assert particle is not None
-        images, settings, policy = _chosen(images, index), self.settings, cast(ParticlePolicy, self.policy)
-        program = policy.sample_particle(particle, ids, self.epoch, settings.seed, (images.shape[-2], images.shape[-1]))
+        images, settings = _chosen(images, index), self.settings
+        program = self._program(images, ids, particle)
         return apply(images, program, settings.executor, settings.resample, settings.fill)
+
+    def with_masks(
+        self, images: Tensor, masks: Tensor, ids: Tensor, index: Tensor | None = None, *, particle: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        images, settings = _chosen(images, index), self.settings
+        result = apply(
+            images, self._program(images, ids, particle), settings.executor, settings.resample, settings.fill,
+            masks=_chosen(masks, index), mask_fill=settings.targets.mask_fill,
+            erase_targets=settings.targets.erase_targets,
+        )  # fmt: skip
+        assert result.masks is not None
+        return result.images, result.masks
+
+    def _program(self, images: Tensor, ids: Tensor, particle: Tensor | None) -> Program:
+        assert particle is not None
+        policy, size = cast(ParticlePolicy, self.policy), (images.shape[-2], images.shape[-1])
+        return policy.sample_particle(particle, ids, self.epoch, self.settings.seed, size)
 
 
 class _PlainPipeline:
@@ -122,6 +163,11 @@ class _PlainPipeline:
         self, images: Tensor, ids: Tensor, index: Tensor | None = None, *, particle: Tensor | None = None
     ) -> Tensor:
         return _chosen(images, index)
+
+    def with_masks(
+        self, images: Tensor, masks: Tensor, ids: Tensor, index: Tensor | None = None, *, particle: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        return _chosen(images, index), _chosen(masks, index)
 
 
 class _JitterFirst:

@@ -1,0 +1,40 @@
+"""Segmentation under a learned policy: digits on a canvas, foreground masks. Run: python examples/segmentation.py"""
+
+import torch
+from torch import nn
+
+import particleaugment as pa
+from particleaugment.data import load_digits
+
+
+def canvases(digits, seed):  # digits placed on noisy canvases, and which pixels are theirs
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randint(0, 160, (len(digits), 3, 48, 48), dtype=torch.uint8, generator=generator)
+    masks = torch.zeros(len(digits), 48, 48, dtype=torch.int64)
+    for mask, digit in zip(masks, digits):
+        y, x = torch.randint(0, 16, (2,), generator=generator).tolist()
+        mask[y : y + 32, x : x + 32] = digit[0] > 100
+    return images + (80 * masks.unsqueeze(1)).to(torch.uint8), masks
+
+
+def loss(logits, masks):  # one value per sample; 255 is what augmentation brings in from outside
+    return nn.functional.cross_entropy(logits, masks, ignore_index=255, reduction="none").mean((1, 2))
+
+
+data, epochs, preprocess = load_digits(), 10, lambda images: images / 255
+train, test = canvases(data.train_images[:64], 0), canvases(data.test_images[:128], 1)
+layers = [nn.Sequential(nn.Conv2d(n, 16, 5, padding=2), nn.GroupNorm(4, 16), nn.ReLU()) for n in (3, 16, 16)]
+model = nn.Sequential(*layers, nn.Conv2d(16, 2, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.005)
+search = pa.ParticleAugment(pa.GapFilter(measure_size=32), epochs=epochs, seed=0)
+ids = search.training_ids(train[1])
+for epoch in range(1, epochs + 1):
+    search.set_epoch(epoch)
+    for batch in ids[torch.randperm(len(ids))].split(8):
+        images, masks, *_ = search.augment(train[0][batch], batch, masks=train[1][batch])
+        optimizer.zero_grad()
+        loss(model(preprocess(images)), masks).mean().backward()
+        optimizer.step()
+    search.step(model=model, dataset=train, loss=loss, preprocess=preprocess, batch_size=8)
+    right = (model(preprocess(test[0])).argmax(1) == test[1]).float().mean()
+    print(f"epoch {epoch}: {right:.1%} of the pixels are right, {search}")
