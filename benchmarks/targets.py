@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import itertools
+import os
 import statistics
 from collections.abc import Callable
 from functools import partial
@@ -95,37 +96,34 @@ def albumentations_works(images: Tensor, masks: Tensor) -> dict[str, Work]:
     }
 
 
-def cpu_row(name: str, what: str, works: dict[str, Work], repeats: int) -> dict[str, Any]:
-    """Time works in turn, so that other load on the machine meets all of them alike."""
-    times: dict[str, list[float]] = {kind: [] for kind in works}
-    with threads_restored():
-        torch.set_num_threads(1)
-        for _ in range(repeats):
-            for kind, work in works.items():
-                times[kind] += seconds(work, 1)
-    row: dict[str, Any] = {"name": name, "what": what, "device": "cpu", "threads": 1, "batch": CPU_BATCH}
-    row |= {kind: rate(CPU_BATCH, found) for kind, found in times.items()}
-    medians = {kind: statistics.median(found) for kind, found in times.items()}
-    return row | {f"cost_{kind}": round(medians[kind] / medians["images"], 3) for kind in medians if kind != "images"}
-
-
 def cpu_rows(repeats: int, seed: int) -> list[dict[str, Any]]:
+    """Time all works in turn, round by round, so that other load on the machine meets all of them alike."""
     images = generated_images(SIZE, CPU_BATCH, seed)
     masks, boxes = drawn_targets(CPU_BATCH, seed)
     policy, ids = pa.RandAugment(n=3, m=9, ops=TIMM_OPS), torch.arange(CPU_BATCH)
     three = ours(images, masks, boxes, lambda epoch: policy.sample(ids, epoch, seed, (SIZE, SIZE)))
-    rows = [cpu_row("particleaugment, native", "three ops", three, repeats)]
     one = ours(images, masks, boxes, lambda epoch: rotations(CPU_BATCH, seed + epoch))
-    rows.append(cpu_row("particleaugment, native", "one rotation", one, repeats))
+    rows = [("particleaugment, native", "three ops", three), ("particleaugment, native", "one rotation", one)]
     for package, made in (("torchvision", torchvision_works), ("albumentations", albumentations_works)):
         try:
-            version = metadata.version(package)
-            works = made(images, masks)
+            rows.append((f"{package} {metadata.version(package)}", "one rotation", made(images, masks)))
         except ImportError:
             print(f"{package} is not installed, and left out")
-            continue
-        rows.append(cpu_row(f"{package} {version}", "one rotation", works, max(3, repeats // 3)))
-    return rows
+    times: list[dict[str, list[float]]] = [{kind: [] for kind in works} for _, _, works in rows]
+    with threads_restored():
+        torch.set_num_threads(1)
+        for _ in range(repeats):
+            for (_, _, works), found in zip(rows, times):
+                for kind, work in works.items():
+                    found[kind] += seconds(work, 1)
+    return [_cpu_row(name, what, found) for (name, what, _), found in zip(rows, times)]
+
+
+def _cpu_row(name: str, what: str, times: dict[str, list[float]]) -> dict[str, Any]:
+    row: dict[str, Any] = {"name": name, "what": what, "device": "cpu", "threads": 1, "batch": CPU_BATCH}
+    row |= {kind: rate(CPU_BATCH, found) for kind, found in times.items()}
+    medians = {kind: statistics.median(found) for kind, found in times.items()}
+    return row | {f"cost_{kind}": round(medians[kind] / medians["images"], 3) for kind in medians if kind != "images"}
 
 
 def gpu_rows(seed: int) -> list[dict[str, Any]]:
@@ -157,8 +155,11 @@ def targets_table() -> str:
             speeds = [f"{row[kind]['median']:,.0f}" for kind in ("images", "with_masks")]
             rows.append([where, row["what"], *speeds, f"{row['cost_with_masks']:.2f}"])
         machine = document["machine"]
-        said.append(f"{machine['gpu'] or machine['cpu'] + ', one thread'}: `{document['command']}`")
-    return f"{table(header, rows)}\n\n{'. '.join(said)}."
+        said.append(f"{machine['gpu'] or machine['cpu'] + ', one thread'}: `{document['command']}`.")
+        load = document["results"]["load"]
+        if not machine["gpu"] and load > machine["cores"]:
+            said.append(f"Other work was running (load {load:g} on {machine['cores']} cores): the numbers are rough.")
+    return f"{table(header, rows)}\n\n{' '.join(said)}"
 
 
 def _given(program: pa.Program, epoch: int) -> pa.Program:
@@ -185,7 +186,8 @@ def main() -> None:
         )
     cost = max(row["cost_with_masks"] for row in rows if row["name"].startswith("particleaugment"))
     print(f"a mask costs {cost:.2f} times images alone at most; the limit is {LIMIT}")
-    write("targets_gpu" if on_gpu else "targets", {"limit": LIMIT, "rows": rows}, arguments.seed)
+    results = {"limit": LIMIT, "load": round(os.getloadavg()[0], 1), "rows": rows}
+    write("targets_gpu" if on_gpu else "targets", results, arguments.seed)
 
 
 if __name__ == "__main__":
