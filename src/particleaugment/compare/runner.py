@@ -16,7 +16,7 @@ from typing import IO
 from particleaugment.compare.run_record import RunRecord
 from particleaugment.training.checkpoint import find_checkpoints
 from particleaugment.training.run import RunFolder
-from particleaugment.util.atomic import regular_file
+from particleaugment.util.atomic import own_folder, regular_file
 from particleaugment.util.stop import Stop
 
 __all__ = ["Child", "run_children"]
@@ -45,7 +45,7 @@ class Child:
     @classmethod
     def start(cls, record: RunRecord, run: RunFolder, log: Path, jobs: int) -> Child:
         """Start or continue a run."""
-        log.parent.mkdir(parents=True, exist_ok=True)
+        own_folder(log.parent)
         command = [sys.executable, "-m", "particleaugment.cli.worker", "resume", str(run.path)]
         with open(log, "ab", opener=regular_file) as output:
             # A session of its own, so that Ctrl-C reaches the parent alone, which passes it on once.

@@ -14,6 +14,8 @@ import zlib
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
+from particleaugment.util.atomic import regular_file
+
 __all__ = ["ArchiveError", "unpack"]
 
 TEXT_LIMIT = 1 << 16
@@ -52,7 +54,7 @@ def unpack(
                     raise ArchiveError(f"its member {name} has {member.size:,} bytes and should have {bound}")
                 source = archive.extractfile(member)
                 assert source is not None  # it is a regular file
-                with open(target / name, "xb") as file:
+                with open(target / name, "xb", opener=regular_file) as file:
                     shutil.copyfileobj(source, file, 1 << 20)
                 missing.remove(name)
     except ArchiveError:

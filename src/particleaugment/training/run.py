@@ -15,7 +15,15 @@ from typing import IO, Any
 from particleaugment.training.checkpoint import find_checkpoints
 from particleaugment.training.config import SIZE_LIMIT, Config, ConfigError
 from particleaugment.training.records import RecordError, read_records
-from particleaugment.util.atomic import new_folder, regular_file, remove_leftovers, saving, take_lock, write_atomically
+from particleaugment.util.atomic import (
+    new_folder,
+    regular_file,
+    remove_leftovers,
+    replacing,
+    saving,
+    take_lock,
+    write_atomically,
+)
 from particleaugment.util.shown import shown_command
 from particleaugment.util.strict_json import JSONError, clipped, read_file
 
@@ -99,16 +107,16 @@ class RunFolder:
         _require_utf8(path, "choose another --out")
         if path.exists():
             raise RunError(f"{path} exists already; {_way_out(path)}")
-        given = None
+        files = {"config.json": config.to_json().encode()}
         if config.policy_file is not None:
             config.fixed_policy()
-            given = Path(config.policy_file).expanduser().read_bytes()
+            files[_GIVEN_POLICY] = Path(config.policy_file).expanduser().read_bytes()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with new_folder(path) as temporary:
-                if given is not None:
-                    (temporary / _GIVEN_POLICY).write_bytes(given)
-                (temporary / "config.json").write_text(config.to_json(), encoding="utf-8")
+                for name, content in files.items():
+                    with replacing(temporary / name) as file:
+                        file.write(content)
         except OSError as error:
             if path.exists():
                 raise RunError(f"{path} exists already; another process has just made it") from None
