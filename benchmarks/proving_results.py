@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from particleaugment.util.atomic import write_atomically
-from particleaugment.util.strict_json import JSONError, parse_json, read_file
+from particleaugment.util.reading import read_file
+from particleaugment.util.strict_json import JSONError, parse_json
 
 __all__ = [
     "VERSION",

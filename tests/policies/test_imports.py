@@ -250,7 +250,7 @@ def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(ValueError, match="cannot be read: Is a directory"):
         import_policy(tmp_path, "dada")
     os.mkfifo(tmp_path / "pipe.py")
-    with pytest.raises(ValueError, match="cannot be read: it is a pipe or device, not a file"):
+    with pytest.raises(ValueError, match="cannot be read: it is a pipe or a device, not a file"):
         import_policy(tmp_path / "pipe.py", "dada")
 
 

@@ -214,4 +214,4 @@ def test_a_checkpoint_that_is_a_pipe_is_passed_over(tmp_path):
     (tmp_path / "checkpoint-00000000.pt").write_bytes(FORMATS["checkpoint"].sound[0])
     state, problems = load_latest(tmp_path)
     assert state["config"] == CONFIG.to_json()
-    assert problems == [f"{tmp_path / 'checkpoint-00000001.pt'} is a pipe or device, not a file"]
+    assert problems == [f"{tmp_path / 'checkpoint-00000001.pt'} cannot be read: it is a pipe or a device, not a file"]

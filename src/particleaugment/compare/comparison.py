@@ -17,6 +17,8 @@ from particleaugment.training.config import Config, ConfigError, settings_of
 from particleaugment.training.run import RunError, RunFolder, locked_folder
 from particleaugment.util.atomic import write_atomically
 from particleaugment.util.hints import nearest_name
+from particleaugment.util.reading import read_file
+from particleaugment.util.strict_json import parse_json
 
 __all__ = ["Comparison", "ComparisonFolder"]
 
@@ -137,10 +139,10 @@ class Comparison:
         return "{\n" + ",\n".join(f'"{key}": {_lines(value)}' for key, value in document.items()) + "\n}\n"
 
     @classmethod
-    def from_json(cls, text: str) -> Comparison:
+    def from_json(cls, text: str | bytes) -> Comparison:
         """Rebuild a comparison from :meth:`to_json`."""
         try:
-            data = json.loads(text)
+            data = parse_json(text.encode() if isinstance(text, str) else text)
             if data["format"] != FORMAT or data["version"] != VERSION:
                 raise ValueError(f"its format must be {FORMAT!r}, version {VERSION}")
             return cls(
@@ -188,9 +190,11 @@ class ComparisonFolder:
         if not self.file.exists():
             return None
         try:
-            return Comparison.from_json(self.file.read_text(encoding="utf-8"))
-        except (ValueError, RecursionError) as error:
+            return Comparison.from_json(read_file(self.file))
+        except ValueError as error:
             raise RunError(f"{self.file} is not the file of a comparison: {error}") from None
+        except OSError as error:
+            raise RunError(f"{self.file} cannot be read: {error.strerror}") from None
 
     def write(self, comparison: Comparison) -> None:
         """Write ``compare.json``."""

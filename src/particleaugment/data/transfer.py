@@ -12,7 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
-from io import FileIO
+from io import BufferedReader, FileIO
 from pathlib import Path, PurePosixPath
 
 from particleaugment.data.cifar import Layout
@@ -175,7 +175,7 @@ def _receive(response: http.client.HTTPResponse, file: FileIO, wanted: Published
             update(have)
 
 
-def complaint_about(file: FileIO, wanted: PublishedFile) -> str:
+def complaint_about(file: BufferedReader | FileIO, wanted: PublishedFile) -> str:
     """Return what is wrong with a file, or nothing."""
     size = file.seek(0, os.SEEK_END)
     if size != wanted.size:

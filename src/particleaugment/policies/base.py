@@ -21,7 +21,8 @@ from particleaugment.core.random import Stream, standard_normal, uniforms
 from particleaugment.policies.tables import DrawTables
 from particleaugment.util.atomic import replacing
 from particleaugment.util.hints import nearest_name
-from particleaugment.util.strict_json import JSONError, clipped, parse_json, read_file
+from particleaugment.util.reading import read_file
+from particleaugment.util.strict_json import JSONError, clipped, parse_json
 
 __all__ = ["FORMAT", "VERSION", "Policy", "from_dict", "load"]
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from particleaugment.policies.subpolicies import SubPolicies
 from particleaugment.util.hints import nearest_name
-from particleaugment.util.strict_json import JSONError, read_file
+from particleaugment.util.reading import read_file
 
 __all__ = ["FORMATS", "Imported", "import_policy"]
 
@@ -133,9 +133,8 @@ def _read(path: Path) -> dict[str, _Found]:
         raise ValueError(f"there is no file {path}") from None
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not a text file in UTF-8; save it as such") from None
-    except (OSError, JSONError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise ValueError(f"{path} cannot be read: {reason}") from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
     try:
         return _found(ast.parse(text).body)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

@@ -6,7 +6,6 @@ import hashlib
 import io
 import math
 import re
-import stat
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from particleaugment.util.atomic import saving, write_atomically
+from particleaugment.util.reading import open_file
 
 __all__ = [
     "CheckpointError",
@@ -124,10 +124,7 @@ def load_latest(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
 def _checked_payload(path: Path) -> bytes:
     """Return what follows a checkpoint's checksum; memory is spent on it only if that is right."""
     try:
-        status = path.stat()
-        if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
-            raise CheckpointError(f"{path} is a pipe or device, not a file")
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             if file.read(len(_MAGIC)) != _MAGIC:
                 raise CheckpointError(f"{path} is not a checkpoint of this version")
             digest = file.read(_DIGEST)

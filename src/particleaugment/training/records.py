@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from particleaugment.util.strict_json import JSONError, clipped, parse_json, read_file
+from particleaugment.util.reading import read_file
+from particleaugment.util.strict_json import JSONError, clipped, parse_json
 
 __all__ = ["RecordError", "check_record", "parse_records", "read_records"]
 
