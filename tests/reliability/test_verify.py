@@ -189,7 +189,7 @@ def test_checkpoints_of_a_stopped_run(stopped):
 
 def test_another_configuration(stopped):
     (stopped / "config.json").write_text(config_of("sigma=0.06").to_json())
-    assert "belongs to another configuration than config.json" in told(stopped, 1)["checkpoint"]
+    assert "belongs to another configuration than its config.json" in told(stopped, 1)["checkpoint"]
 
 
 def test_what_is_no_run_folder(tmp_path):

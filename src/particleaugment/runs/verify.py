@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from particleaugment.models.weights import mismatch, network_tensors, open_weights
+from particleaugment.models.weights import open_weights
 from particleaugment.policies import Policy, Schedule, load
 from particleaugment.search.history import unpacked
 from particleaugment.training.checkpoint import CheckpointError, find_checkpoints, load_checkpoint
-from particleaugment.training.config import Config, ConfigError
+from particleaugment.training.checkpoint_content import network_of
+from particleaugment.training.config import Config
 from particleaugment.training.records import RecordError, parse_records
 from particleaugment.training.run import RunError, RunFolder
 from particleaugment.util.reading import read_file
@@ -25,7 +25,6 @@ from particleaugment.util.strict_json import clipped
 
 __all__ = ["Finding", "Verdict", "verify"]
 
-_CLASSES = {"digits": 10, "mnist": 10, "fashion-mnist": 10, "cifar10": 10, "cifar100": 100}
 _LABEL = 12
 
 
@@ -150,14 +149,9 @@ def _checkpoints(known: _Known) -> str:
     problems = []
     for path in reversed(paths):
         try:
-            state = load_checkpoint(path)
-            if not known.run.config.continues(Config.from_json(state["config"])):
-                raise CheckpointError(f"{path} belongs to another configuration than config.json")
-            problem = mismatch(state["model"], _expected(known, state["model"]))
-            if problem:
-                raise CheckpointError(f"{path}: {problem}")
+            state = load_checkpoint(path, known.run.config)
             known.newest = known.newest or state
-        except (CheckpointError, ConfigError) as error:
+        except CheckpointError as error:
             problems.append(str(error))
     if problems:
         raise _Problem("; ".join(problems))
@@ -241,7 +235,7 @@ def _model(known: _Known) -> str:
         return "not written yet: that happens when the run ends"
     try:
         content = open_weights(known.run.model)
-        weights = content.read(_expected(known, content.tensors))
+        weights = content.read(network_of(known.run.config, content.tensors).state_dict())
     except OSError as error:
         raise _Problem(f"{known.run.model} cannot be read: {error.strerror}") from None
     except ValueError as error:
@@ -254,17 +248,6 @@ def _model(known: _Known) -> str:
             raise _Problem(f"{known.run.model} differs from the checkpoint in {differing[0]}")
         same = ", as in the checkpoint"
     return f"{sum(tensor.numel() for tensor in weights.values()):,} numbers in {len(weights)} tensors{same}"
-
-
-def _expected(known: _Known, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors that the run's network should have, without memory."""
-    config = known.run.config
-    head = weights.get("head.weight")
-    classes = _CLASSES.get(config.data.name) or (len(head) if head is not None and head.dim() else 1)
-    try:
-        return network_tensors(config.model, classes)
-    except ValueError as error:
-        raise _Problem(str(error)) from None
 
 
 def _report(known: _Known) -> str:

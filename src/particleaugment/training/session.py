@@ -244,7 +244,9 @@ class Session:
 
     def save(self) -> None:
         """Write a checkpoint, unless the network has diverged."""
-        if not all(bool(tensor.isfinite().all()) for tensor in self.model.state_dict().values()):
+        kept = [value for state in self.optimizer.state.values() for value in state.values()]
+        tensors = [*self.model.state_dict().values(), *(value for value in kept if isinstance(value, Tensor))]
+        if not all(bool(tensor.isfinite().all()) for tensor in tensors):
             message = self._divergence("the network holds numbers that are not finite")
             raise self.ranks.common(RunError(message))
         self.ranks.on_first(self._write_checkpoint)
@@ -295,18 +297,13 @@ class Session:
         return data_identity(self.data)
 
     def _read_checkpoint(self) -> dict[str, Any] | None:
-        state, problems = load_latest(self.run.path)
+        state, problems = load_latest(self.run.path, self.config)
         for problem in problems:
             self.display.say(f"{problem}; using the one before it")
         if state is None:
             self.run.truncate_metrics(0)
             return None
-        if not self.config.continues(Config.from_json(state["config"])):
-            raise RunError(
-                f"the checkpoint in {self.run.path} belongs to another configuration than its config.json; "
-                "restore the config.json that the run was started with"
-            )
-        if state.get("data", self._data_identity) != self._data_identity:
+        if state["data"] != self._data_identity:
             raise RunError(
                 f"the data are not those that the run in {self.run.path} was started with: classes, labels or images "
                 "differ; restore them, or start a new run"
