@@ -22,6 +22,8 @@ from particleaugment.report.metrics import alarms, history
 from particleaugment.report.summary import filter_health
 from particleaugment.training import checkpoint
 from particleaugment.training.checkpoint import CheckpointError, load_checkpoint
+from particleaugment.training.config import Config
+from particleaugment.training.network import make_optimizer
 from particleaugment.training.override import override
 from particleaugment.training.records import RecordError, read_records
 from particleaugment.training.run import RunError, RunFolder

@@ -13,7 +13,7 @@ from runs import Bomb, command
 import particleaugment as pa
 from particleaugment.models import build_model
 from particleaugment.training.checkpoint import CheckpointError, load_checkpoint
-from particleaugment.training.config import Config, ConfigError
+from particleaugment.training.config import SECTIONS, Config, ConfigError
 
 
 @pytest.fixture
@@ -102,11 +102,16 @@ def test_settings_with_expressions(bait, tmp_path):
 
 def test_configuration_files_with_expressions(bait):
     fields = json.loads(CONFIG.to_json())
-    for name in fields.keys() - {"recipe", "data", "data_dir", "model", "version", "resample"}:
-        with pytest.raises(ConfigError):
-            Config.from_json(json.dumps(fields | {name: bait}))
-    for name in ("recipe", "data", "data_dir", "model", "resample"):
-        assert getattr(Config.from_json(json.dumps(fields | {name: bait})), name) == bait, "kept as text"
+    free = {"recipe", "model", "data.name", "data.data_dir", "transforms.resample"}
+    places = [(name,) for name in fields] + [(name, key) for name in fields if name in SECTIONS for key in fields[name]]
+    for section, *names in places:
+        changed = {section: fields[section] | {names[0]: bait} if names else bait}
+        text = json.dumps(fields | changed)
+        if ".".join([section, *names]) in free:
+            assert json.loads(Config.from_json(text).to_json()) == fields | changed, "kept as text"
+        else:
+            with pytest.raises(ConfigError):
+                Config.from_json(text)
 
 
 def test_policy_files_with_expressions(bait, tmp_path):

@@ -201,7 +201,7 @@ def test_checkpoints_that_cannot_be_used_stop_the_run_and_lose_nothing(tiny, no_
         buffer = io.BytesIO()
         torch.save({"config": config_of().to_json(), "bomb": Bomb(canary)}, buffer)
         file.write_bytes(sealed(buffer.getvalue()))
-    refused("no checkpoint can be read")
+    refused("no checkpoint can be used")
     assert not canary.exists()
     for name, content in kept.items():
         (path / name).write_bytes(content)

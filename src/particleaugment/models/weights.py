@@ -62,7 +62,10 @@ def tensor_problem(tensor: Any) -> str | None:
         return f"must be an ordinary tensor, got one that is {layout.removeprefix('torch.')}"
     if tensor.device.type != "cpu":
         return f"must be in memory, got a tensor on the device {tensor.device}"
-    if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+    if tensor.is_complex():
+        return f"must hold real numbers, got {tensor.dtype}"
+    repeated = any(step == 0 and side > 1 for step, side in zip(tensor.stride(), tensor.shape))
+    if repeated or tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
         return f"stands for {tensor.numel():,} numbers and holds fewer"
     return None
 
