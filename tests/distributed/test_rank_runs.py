@@ -102,6 +102,28 @@ def test_a_rank_that_computes_wrongly_stops_the_run(tmp_path):
     assert not (path / "policy.json").exists()
 
 
+def unlike(what, path):
+    assignments = [part for setting in SETTINGS for part in ("--set", setting)]
+    assignments += ["--set", "filter=paper", "--checkpoint-seconds", "0"]
+    process = torchrun(HERE / "unlike.py", what, "train", *assignments, "--out", path)
+    with ending(process):
+        return end(process)
+
+
+def test_ranks_with_other_data_do_not_start(tmp_path):
+    code, _, errors = unlike("data", tmp_path / "run")
+    assert code == 1
+    message = "the data of rank 1 are not those of rank 0: classes, labels, files or images differ"
+    assert errors.count(message) == errors.count("particleaugment: ") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_seed_is_that_of_rank_0(undisturbed, tmp_path):
+    code, _, _ = unlike("seed", tmp_path / "run")
+    assert code == 0
+    assert result(tmp_path / "run") == result(undisturbed[0])
+
+
 def test_an_error_before_long_work_appears_once(tmp_path):
     process = train(tmp_path / "run", "clone_size=99999")
     with ending(process):

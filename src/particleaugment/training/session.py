@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from particleaugment.data import epoch_permutation
+from particleaugment.data.identity import data_identity
 from particleaugment.data.split import batch_sizes
 from particleaugment.policies import Policy
 from particleaugment.policies.base import document
@@ -28,7 +29,7 @@ from particleaugment.training.checkpoint import (
 )
 from particleaugment.training.clock import timed
 from particleaugment.training.config import Config
-from particleaugment.training.data_checks import check_search, data_identity
+from particleaugment.training.data_checks import check_search, require_same_data
 from particleaugment.training.display import Display
 from particleaugment.training.distributed import require_same
 from particleaugment.training.extras import Extras
@@ -104,6 +105,8 @@ class Session:
         self.model, self.optimizer, self.trainee = parts.model, parts.optimizer, parts.trainee
         steps_per_epoch = len(batch_sizes(len(self.samples), config.training.batch_size))
         self.evaluate_every = interval(config.training.evaluate_every, config.training.epochs, steps_per_epoch)
+        if self.ranks.world > 1:
+            require_same_data(self.ranks, self.ranks.everywhere(lambda: self._data_identity))
         self.search: ParticleAugment | None = None
         self.ranks.everywhere(lambda: self._make_search(steps_per_epoch))
         self.position = Position()
@@ -294,7 +297,7 @@ class Session:
 
     @cached_property
     def _data_identity(self) -> str:
-        return data_identity(self.data)
+        return data_identity(self.data, self.config.seed)
 
     def _read_checkpoint(self) -> dict[str, Any] | None:
         state, problems = load_latest(self.run.path, self.config)
