@@ -1,9 +1,11 @@
 """Nothing a user can hand us executes code. Each test shows first that its bait works: executed, it makes a folder."""
 
+import copy
 import io
 import json
 import pickle
 import zipfile
+from functools import reduce
 
 import pytest
 import torch
@@ -13,7 +15,7 @@ from runs import Bomb, command
 import particleaugment as pa
 from particleaugment.models import build_model
 from particleaugment.training.checkpoint import CheckpointError, load_checkpoint
-from particleaugment.training.config import SECTIONS, Config, ConfigError
+from particleaugment.training.config import Config, ConfigError
 
 
 @pytest.fixture
@@ -102,16 +104,20 @@ def test_settings_with_expressions(bait, tmp_path):
 
 def test_configuration_files_with_expressions(bait):
     fields = json.loads(CONFIG.to_json())
-    free = {"recipe", "model", "data.name", "data.data_dir", "transforms.resample"}
-    places = [(name,) for name in fields] + [(name, key) for name in fields if name in SECTIONS for key in fields[name]]
-    for section, *names in places:
-        changed = {section: fields[section] | {names[0]: bait} if names else bait}
-        text = json.dumps(fields | changed)
-        if ".".join([section, *names]) in free:
-            assert json.loads(Config.from_json(text).to_json()) == fields | changed, "kept as text"
+    texts = {("recipe",), ("model",), ("data", "name"), ("data", "data_dir"), ("transforms", "resample")}
+    sections = [name for name, value in fields.items() if isinstance(value, dict)]
+    paths = {(name,) for name in fields} | {(section, name) for section in sections for name in fields[section]}
+    assert texts < paths
+    for path in paths:
+        changed = copy.deepcopy(fields)
+        place = changed[path[0]] if len(path) == 2 else changed
+        place[path[-1]] = bait
+        if path in texts:
+            found = Config.from_json(json.dumps(changed))
+            assert reduce(getattr, path, found) == bait, "kept as text"
         else:
             with pytest.raises(ConfigError):
-                Config.from_json(text)
+                Config.from_json(json.dumps(changed))
 
 
 def test_policy_files_with_expressions(bait, tmp_path):
