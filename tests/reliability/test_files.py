@@ -100,7 +100,7 @@ def test_every_setting_replaced(raw, tmp_path):
         ("image_size=100000", "image_size must be at most 4096"),
         ("seed=9223372036854775808", "seed must be at most 9223372036854775807"),
         ("data_dir=a\nb", r"data_dir must be at most 4096 printable characters, got 'a\nb'"),
-        ("data=" + "x" * 5000, "name must be at most 4096 printable characters"),
+        ("data=" + "x" * 5000, "data must be at most 4096 printable characters"),
         ("ops=" + ",".join(["Rotate"] * 65), "ops must name at most 64 ops, got 65"),
     ],
 )
