@@ -39,7 +39,9 @@ def pictures(tmp_path):
     for name in ("lime", f"plum{ESCAPE}"):
         (tmp_path / "pictures" / name).mkdir(parents=True)
         for number in range(6):
-            Image.new("RGB", (20, 16), (9 * number, 99 - number, 5 * number)).save(tmp_path / "pictures" / name / f"{number}.png")
+            Image.new("RGB", (20, 16), (9 * number, 99 - number, 5 * number)).save(
+                tmp_path / "pictures" / name / f"{number}.png"
+            )
     return tmp_path / "pictures"
 
 

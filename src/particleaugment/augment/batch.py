@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Sequence
 
 import torch
@@ -92,17 +93,17 @@ class Augment(nn.Module):
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch, part of every draw's key; call it before each epoch."""
-        if epoch < 0:
-            raise ValueError(f"the epoch must not be negative, got {epoch}")
-        self._live.epoch = int(epoch)
+        self._live.epoch = _checked_epoch(epoch)
 
+    # The compiler cannot follow counters in shared memory and executors that are not torch's; it goes around the call.
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, images: Tensor, ids: Tensor | None = None) -> Tensor:
         """Augment a batch ``[B, C, H, W]`` (or one image ``[C, H, W]``) of uint8 images."""
         if isinstance(images, Tensor) and images.dim() == 3:
             if ids is not None:
-                number = ids if isinstance(ids, Tensor) else torch.tensor(ids, device="cpu")
-                ids = number.to(torch.int64).reshape(1)
-            return self.forward(images.unsqueeze(0), ids).squeeze(0)
+                ids = _one_id(ids)
+            one: Tensor = self.forward(images.unsqueeze(0), ids)
+            return one.squeeze(0)
         if not self.training:
             for transform in self.after:
                 images = transform.run(images) if isinstance(transform, Normalize) else images
@@ -140,3 +141,23 @@ class Augment(nn.Module):
     def extra_repr(self) -> str:
         """Return the settings for ``repr``."""
         return f"{self.policy}, seed={self.seed}, before={list(self.before)}, after={list(self.after)}"
+
+
+def _checked_epoch(epoch: object) -> int:
+    try:
+        if isinstance(epoch, bool):
+            raise TypeError
+        number = operator.index(epoch)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"the epoch must be a whole number, got {epoch!r}") from None
+    if number < 0:
+        raise ValueError(f"the epoch must not be negative, got {number}")
+    return number
+
+
+def _one_id(number: object) -> Tensor:
+    """Return the id of a single image as a batch's."""
+    found = number if isinstance(number, Tensor) else torch.tensor(number, device="cpu")
+    if found.numel() != 1 or found.is_floating_point() or found.is_complex() or found.dtype == torch.bool:
+        raise TypeError(f"the id of an image must be a whole number, got {number!r}")
+    return found.to(torch.int64).reshape(1)

@@ -8,6 +8,8 @@ stopped.
 
 from __future__ import annotations
 
+import os
+import threading
 from typing import Any
 
 import torch
@@ -16,12 +18,25 @@ from torch import Tensor
 from torch.utils.data import get_worker_info
 
 from particleaugment.policies.base import Policy
-from particleaugment.util.shared_memory import sharing
+from particleaugment.util.shared_memory import ordinary_tensors, sharing
 
 __all__ = ["LiveState"]
 
 MAX_WORKERS = 1023
 _EPOCH, _VERSION, _GENERATION, _RANK, _COUNTERS = 0, 1, 2, 3, 4
+
+
+_counting = threading.Lock()
+
+
+def _count_anew() -> None:
+    """Let a forked process count: the thread that held the lock may not have come along."""
+    global _counting
+    _counting = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_count_anew)
 
 
 class LiveState:
@@ -42,6 +57,7 @@ class LiveState:
     _version: int
     _block: Tensor | None
 
+    @ordinary_tensors()
     @sharing()
     def __init__(self, policy: Policy):
         self._numbers: Tensor = torch.zeros(
@@ -90,8 +106,9 @@ class LiveState:
         self._note_rank()
         worker = get_worker_info()
         slot = 0 if worker is None else worker.id + 1
-        start = int(self._numbers[_COUNTERS + slot]) + (slot << 40) + (int(self._numbers[_RANK]) << 50)
-        self._numbers[_COUNTERS + slot] += count
+        with _counting:  # threads of a process share a counter
+            start = int(self._numbers[_COUNTERS + slot]) + (slot << 40) + (int(self._numbers[_RANK]) << 50)
+            self._numbers[_COUNTERS + slot] += count
         return torch.arange(start, start + count, device="cpu")
 
     @property
@@ -111,6 +128,7 @@ class LiveState:
         if get_worker_info() is None:
             self._numbers[_RANK] = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
+    @ordinary_tensors()
     @sharing()
     def _install(self, policy: Policy) -> None:
         self._policy = policy
@@ -118,6 +136,7 @@ class LiveState:
         numbers = policy.numbers()
         self._block = None if numbers is None else numbers.share_memory_()
 
+    @ordinary_tensors()
     def _refresh(self) -> None:
         assert self._block is not None
         while True:
@@ -134,6 +153,7 @@ class LiveState:
         copy.epoch, copy.counters = self.epoch, self.counters
         return copy
 
+    @ordinary_tensors()
     @sharing()
     def __setstate__(self, state: dict[str, Any]) -> None:
         # A copy by handle, as for a worker, is shared already; one by value, from a file, is to be shared anew.

@@ -22,7 +22,7 @@ from particleaugment.data.progress import progress_bar
 from particleaugment.data.split import epoch_permutation
 from particleaugment.util.cache import cache_folder, write_cache
 from particleaugment.util.reading import read_file
-from particleaugment.util.shared_memory import sharing
+from particleaugment.util.shared_memory import ordinary_tensors, sharing
 from particleaugment.util.strict_json import parse_json
 
 __all__ = [
@@ -95,7 +95,7 @@ class FolderDataset(Dataset[Item]):
         self.images, self.size, self.train, self.seed = images, _checked_size(size), train, seed
         self.crop, self.centre = crop or RandomResizedCrop(), centre or CentreCrop()
         self.max_pixels = max_pixels
-        with sharing():
+        with ordinary_tensors(), sharing():
             self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
 
     @property
