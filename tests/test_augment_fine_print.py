@@ -138,6 +138,12 @@ def test_an_epoch_that_is_not_whole(epoch):
     assert augment.epoch == 0
 
 
+@pytest.mark.parametrize("epoch", [-1, 1 << 32, 10**30])
+def test_an_epoch_out_of_range(epoch):
+    with pytest.raises(ValueError, match="the epoch must "):
+        pa.Augment("trivial").set_epoch(epoch)
+
+
 @pytest.mark.parametrize("epoch", [4, np.int64(4), torch.tensor(4)])
 def test_an_epoch_that_is_whole(epoch):
     augment = pa.Augment("trivial")

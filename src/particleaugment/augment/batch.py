@@ -152,6 +152,8 @@ def _checked_epoch(epoch: object) -> int:
         raise TypeError(f"the epoch must be a whole number, got {epoch!r}") from None
     if number < 0:
         raise ValueError(f"the epoch must not be negative, got {number}")
+    if number >= 1 << 32:
+        raise ValueError(f"the epoch must be below 2^32, got {number}")
     return number
 
 
