@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from particle_candidate import ParticleCandidate
 from torch import Tensor
 
 from particleaugment.core.ops import OPS, lookup, op_indices
@@ -195,7 +196,7 @@ def task_ops(configured: tuple[str, ...]) -> tuple[str, ...]:
     return TrivialAugment().ops if configured == OPS else configured
 
 
-CANDIDATES: dict[str, Candidate] = {
+CANDIDATES: dict[str, Candidate | ParticleCandidate] = {
     "knob": Candidate(),
     "knob-k0.7": Candidate(kappa=0.7),
     "knob-k0.5": Candidate(kappa=0.5),
@@ -212,6 +213,12 @@ CANDIDATES: dict[str, Candidate] = {
     "mild-k0.5": Candidate(shape="three-mild", kappa=0.5),
     "mild-k0.3": Candidate(shape="three-mild", kappa=0.3),
     "ops-first": Candidate(shape="ops-then-level"),
+    "ops-first-fast": Candidate(shape="ops-then-level", gain=36.0),
+    "mild-fast": Candidate(shape="three-mild", gain=36.0),
+    "knob-fast-k0.7": Candidate(gain=36.0, kappa=0.7),
+    "knob-faster": Candidate(gain=100.0),
+    "own-difficulty": ParticleCandidate(),
+    "own-difficulty-shuffled": ParticleCandidate(shuffled=True),
     "per-op": Candidate(shape="per-op", start=0.5, gain=24.0),
     "per-op-k0.3": Candidate(shape="per-op", start=0.5, gain=24.0, kappa=0.3),
     "per-op-k0.5": Candidate(shape="per-op", start=0.5, gain=24.0, kappa=0.5),

@@ -13,11 +13,13 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "benchmarks")]
 
 import torch  # noqa: E402
-from candidates import CANDIDATES, FROZEN_FROM, Controller, task_ops  # noqa: E402
+from candidates import CANDIDATES, FROZEN_FROM, Candidate, Controller, task_ops  # noqa: E402
+from particle_candidate import SLOTS, ParticleCandidate, ParticleController  # noqa: E402
 from proving_worker import difficulty, serve  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from particleaugment.core.ops import TABLE, op_indices  # noqa: E402
+from particleaugment.core.random import Stream, uniform  # noqa: E402
 from particleaugment.data import epoch_permutation  # noqa: E402
 from particleaugment.data.split import held_out_split  # noqa: E402
 from particleaugment.trainee.graph import GraphTrainee  # noqa: E402
@@ -29,15 +31,17 @@ from particleaugment.util.stop import Stop  # noqa: E402
 
 
 class CountingTrainee(GraphTrainee):
-    """Also sums losses by op: of each op, over the samples that it was applied to."""
+    """Also sums losses by op, over the samples that each was applied to, or by row of a policy that draws rows."""
 
     slots = 3
+    rows = 0
 
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
         device = self.images.device
         self._op_numbers = torch.arange(len(TABLE) + 4, device=device)
         self.op_sums = torch.zeros(2, len(self._op_numbers), device=device)
+        self.row_sums = torch.zeros(3, max(1, self.rows), device=device)
         self._held: tuple[torch.cuda.CUDAGraph, Tensor, Tensor, Tensor] | None = None
 
     def _step(self, ids: Tensor, forward: Callable[[Tensor], Tensor]) -> None:
@@ -49,6 +53,11 @@ class CountingTrainee(GraphTrainee):
         self.optimizer.step()
         detached = losses.detach()
         self._loss_sum += detached.double().sum()
+        if self.rows:
+            first = uniform(self._training.seed, Stream.OP, self._training.epoch, ids, 1)[:, 0]
+            row = (first * self.rows).long().clamp(max=self.rows - 1)  # the row that the kernel drew
+            self.row_sums.index_add_(1, row, torch.stack([detached, detached**2, torch.ones_like(detached)]))
+            return
         applied = (drawn[:, :, None] == self._op_numbers).any(1).float()
         self.op_sums += torch.stack([detached, torch.ones_like(detached)]) @ applied
 
@@ -78,7 +87,8 @@ def run_candidate(
     """Train one run; it is not resumed."""
     start = time.monotonic()
     settings, ops = CANDIDATES[job["arm"]], task_ops(config.ops)
-    CountingTrainee.slots = settings.slots if settings.shape == "per-op" else 3
+    CountingTrainee.slots = settings.slots if isinstance(settings, Candidate) and settings.shape == "per-op" else SLOTS
+    CountingTrainee.rows = settings.rows if isinstance(settings, ParticleCandidate) else 0
     building.GraphTrainee = CountingTrainee  # type: ignore[misc]
     parts = building.build(config, print, True, ops, shared=shared)
     trainee, labels = parts.trainee, parts.samples.labels.cpu()
@@ -86,7 +96,12 @@ def run_candidate(
     groups = getattr(parts.data, "train_groups", None)
     extra = () if groups is None else (groups.cpu(),)
     trained, held = held_out_split(labels, settings.held_out, config.seed, *extra)
-    controller = Controller(settings, ops, config.epochs, parts.data.num_classes)
+    classes = parts.data.num_classes
+    controller: Controller | ParticleController
+    if isinstance(settings, ParticleCandidate):
+        controller = ParticleController(settings, ops, config.epochs, classes, config.seed)
+    else:
+        controller = Controller(settings, ops, config.epochs, classes)
     indices = torch.tensor(op_indices(ops))
     ready, curve, traces, evaluating = time.monotonic(), [], [], 0.0
     for epoch in range(1, config.epochs + 1):
@@ -98,11 +113,16 @@ def run_candidate(
         ids = trained if measured else torch.arange(len(labels))
         order = ids[epoch_permutation(len(ids), config.seed, epoch)]
         trainee.op_sums.zero_()
+        trainee.row_sums.zero_()
         loss = trainee.train(controller.policy(), order, epoch, progress=lambda *_: None) / len(ids)
         if not math.isfinite(loss):
             raise ValueError("the training loss is not finite")
-        sums = trainee.op_sums.cpu().double()[:, indices]
-        controller.update(epoch, loss, trainee.held_out_loss(held) if measured else None, sums[0], sums[1])
+        held_loss = trainee.held_out_loss(held) if measured else None
+        if isinstance(controller, ParticleController):
+            controller.update(epoch, held_loss, trainee.row_sums.cpu().double())
+        else:
+            sums = trainee.op_sums.cpu().double()[:, indices]
+            controller.update(epoch, loss, held_loss, sums[0], sums[1])
         if epoch % config.evaluate_every == 0 or epoch == config.epochs:
             before = time.monotonic()
             parts.model.eval()
