@@ -13,10 +13,10 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "benchmarks")]
 
 import torch  # noqa: E402
-from candidates import CANDIDATES, FROZEN_FROM, Candidate, Controller, task_ops  # noqa: E402
+from candidates import CANDIDATES, FROZEN_FROM, Controller, task_ops  # noqa: E402
 from particle_candidate import SLOTS, ParticleCandidate, ParticleController  # noqa: E402
 from proving_worker import difficulty, serve  # noqa: E402
-from torch import Tensor  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
 
 from particleaugment.core.ops import TABLE, op_indices  # noqa: E402
 from particleaugment.core.random import Stream, uniform  # noqa: E402
@@ -35,6 +35,7 @@ class CountingTrainee(GraphTrainee):
 
     slots = 3
     rows = 0
+    same_mode = False
 
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
@@ -64,9 +65,13 @@ class CountingTrainee(GraphTrainee):
     @torch.no_grad()
     def held_out_loss(self, ids: Tensor) -> float:
         """Return the mean loss of some plain samples; always the same ones, so the pass is captured."""
-        self.model.eval()
         if self._held is None:
             ids = ids.to(self.images.device)
+            self.model.train(self.same_mode)
+            norms = [module for module in self.model.modules() if isinstance(module, nn.BatchNorm2d)]
+            momenta = [norm.momentum for norm in norms]
+            for norm in norms:
+                norm.momentum = 0.0  # the statistics that evaluation uses stay as they are
             inputs, labels = self._plain(self.images, ids, index=ids), self.labels[ids]
             for _ in range(2):
                 self._losses(inputs, labels, self.model)
@@ -74,6 +79,8 @@ class CountingTrainee(GraphTrainee):
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
                 loss = self._losses(inputs, labels, self.model).double().mean()
+            for norm, momentum in zip(norms, momenta):
+                norm.momentum = momentum
             self._held = graph, loss, inputs, labels  # the graph reads the last two at every replay
         self._held[0].replay()
         value = float(self._held[1])
@@ -87,8 +94,11 @@ def run_candidate(
     """Train one run; it is not resumed."""
     start = time.monotonic()
     settings, ops = CANDIDATES[job["arm"]], task_ops(config.ops)
-    CountingTrainee.slots = settings.slots if isinstance(settings, Candidate) and settings.shape == "per-op" else SLOTS
-    CountingTrainee.rows = settings.rows if isinstance(settings, ParticleCandidate) else 0
+    if isinstance(settings, ParticleCandidate):
+        CountingTrainee.slots, CountingTrainee.rows, CountingTrainee.same_mode = SLOTS, settings.rows, False
+    else:
+        CountingTrainee.slots, CountingTrainee.rows = settings.policy_slots, 0
+        CountingTrainee.same_mode = settings.same_mode
     building.GraphTrainee = CountingTrainee  # type: ignore[misc]
     parts = building.build(config, print, True, ops, shared=shared)
     trainee, labels = parts.trainee, parts.samples.labels.cpu()
