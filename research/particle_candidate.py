@@ -9,7 +9,7 @@ given rows by its weight, and each row draws its levels afresh every epoch.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -37,7 +37,7 @@ class Rows(Policy):
         level: Its level as a share of the semantics' top, float64 ``[R, K]``.
     """
 
-    ops: tuple[str, ...]
+    ops: tuple[str, ...] = field()  # the base class has a property of this name
     choice: Tensor
     gate: Tensor
     level: Tensor
