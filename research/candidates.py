@@ -39,7 +39,7 @@ class Mixture(Policy):
         semantics: What levels mean: ``trivial-wide`` turns by up to 135 degrees, ``timm-increasing`` by up to 30.
     """
 
-    ops: tuple[str, ...] = field()  # the base class has a property of this name
+    ops: tuple[str, ...] = field()
     gate: Tensor
     cap: Tensor
     level_floor: float = 0.0
@@ -141,7 +141,7 @@ class Controller:
     """A candidate at work on one run."""
 
     settings: Candidate
-    ops: tuple[str, ...] = field()  # the base class has a property of this name
+    ops: tuple[str, ...]
     epochs: int
     classes: int
     strength: float = 0.0

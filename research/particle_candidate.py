@@ -37,7 +37,7 @@ class Rows(Policy):
         level: Its level as a share of the semantics' top, float64 ``[R, K]``.
     """
 
-    ops: tuple[str, ...] = field()  # the base class has a property of this name
+    ops: tuple[str, ...] = field()
     choice: Tensor
     gate: Tensor
     level: Tensor
