@@ -16,6 +16,8 @@ from particleaugment.models.trained import TrainedModel, load_model
 from particleaugment.policies import (
     AutoAugment,
     Identity,
+    Mixture,
+    MixtureSchedule,
     ParticlePolicy,
     Policy,
     RandAugment,
@@ -46,6 +48,8 @@ __all__ = [
     "Identity",
     "ImageTransform",
     "IndexedDataset",
+    "Mixture",
+    "MixtureSchedule",
     "Normalize",
     "PadCrop",
     "PaperFilter",

@@ -181,7 +181,7 @@ def test_uniforms_and_normals_are_the_same_bits():
 
 @pytest.mark.parametrize(
     "policy",
-    [pa.RandAugment(n=3, m=9, m_std=0.7), pa.AutoAugment("imagenet"), pa.TrivialAugment()],
+    [pa.RandAugment(n=3, m=9, m_std=0.7), pa.AutoAugment("imagenet"), pa.TrivialAugment(), pa.Mixture((1.0, 0.4), 0.7)],
     ids=lambda p: p.kind,
 )
 def test_policies_draw_the_same_program(policy):
