@@ -110,6 +110,8 @@ class Candidate:
         level_floor: Lowest level, as a share of the highest.
         same_mode: Whether held-out samples are measured as training samples are, with a batch's own statistics. In
             evaluation mode their loss jumps early in training, while batch norm's averages lag behind.
+        log_mean: Whether the logarithm of the ratio of the losses is averaged, each epoch's cut at -1 and 1, rather than
+            the losses: then a single jump counts for little.
     """
 
     shape: str = "level-then-ops"
@@ -124,6 +126,7 @@ class Candidate:
     semantics: str = WIDE
     level_floor: float = 0.0
     same_mode: bool = False
+    log_mean: bool = False
 
     @property
     def policy_slots(self) -> int:
@@ -148,6 +151,7 @@ class Controller:
     log_cap: Tensor = field(default_factory=lambda: torch.zeros(0))
     _train: float | None = None
     _held: float | None = None
+    _log: float | None = None
     _op_sum: Tensor | None = None
     _op_count: Tensor | None = None
 
@@ -198,6 +202,9 @@ class Controller:
         if self.settings.wait:
             rate *= max(0.0, 1.0 - self._held / math.log(self.classes))
         error = max(-1.0, min(1.0, target - math.log(max(self._train, 1e-6))))
+        if self.settings.log_mean:
+            now = math.log(self.settings.kappa * max(held, 1e-6)) - math.log(max(train, 1e-6))
+            error = self._log = self._average(self._log, max(-1.0, min(1.0, now)))
         if self.settings.shape != "per-op":
             self.strength = max(0.0, min(self.settings.strongest, self.strength + rate * error))
             return
@@ -241,12 +248,14 @@ CANDIDATES: dict[str, Candidate | ParticleCandidate] = {
     "mild-fast": Candidate(shape="three-mild", gain=36.0),
     "knob-fast-k0.7": Candidate(gain=36.0, kappa=0.7),
     "knob-faster": Candidate(gain=100.0),
-    "knob-from0": Candidate(gain=60.0, start=0.0, same_mode=True),
-    "knob-same-mode": Candidate(gain=36.0, same_mode=True),
-    "wide-slots-from0": Candidate(shape="even-slots", gain=60.0, start=0.0, same_mode=True),
-    "moderate-slots-from0": Candidate(shape="even-slots", gain=60.0, start=0.0, same_mode=True, semantics=MODERATE),
+    "knob-from0": Candidate(gain=60.0, start=0.0, same_mode=True, log_mean=True),
+    "knob-same-mode": Candidate(gain=36.0, same_mode=True, log_mean=True),
+    "wide-slots-from0": Candidate(shape="even-slots", gain=60.0, start=0.0, same_mode=True, log_mean=True),
+    "moderate-slots-from0": Candidate(
+        shape="even-slots", gain=60.0, start=0.0, same_mode=True, log_mean=True, semantics=MODERATE
+    ),
     "moderate-slots-k0.5": Candidate(
-        shape="even-slots", gain=60.0, start=0.0, same_mode=True, semantics=MODERATE, kappa=0.5
+        shape="even-slots", gain=60.0, start=0.0, same_mode=True, log_mean=True, semantics=MODERATE, kappa=0.5
     ),
     "wide-slots-1": Candidate(shape="even-slots", start=1.0, frozen=True, held_out=2),
     "wide-slots-2": Candidate(shape="even-slots", start=2.0, frozen=True, held_out=2),
