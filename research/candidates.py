@@ -110,8 +110,8 @@ class Candidate:
         level_floor: Lowest level, as a share of the highest.
         same_mode: Whether held-out samples are measured as training samples are, with a batch's own statistics. In
             evaluation mode their loss jumps early in training, while batch norm's averages lag behind.
-        log_mean: Whether the logarithm of the ratio of the losses is averaged, each epoch's cut at -1 and 1, rather than
-            the losses: then a single jump counts for little.
+        log_mean: Whether the logarithm of the losses' ratio is averaged, each epoch's cut at -1 and 1, rather than the
+            losses: then a single jump counts for little.
     """
 
     shape: str = "level-then-ops"
