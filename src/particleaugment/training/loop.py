@@ -22,9 +22,9 @@ def train(session: Session) -> bool:
     With a fixed policy there is no step 2, and this is plain training.
     """
     config = session.config
-    with session.display.live(config.epochs, session.position.epoch - 1):
+    with session.display.live(config.training.epochs, session.position.epoch - 1):
         try:
-            while session.position.epoch <= config.epochs:
+            while session.position.epoch <= config.training.epochs:
                 session.train_epoch()
                 session.evaluate()
                 session.filter_step()
