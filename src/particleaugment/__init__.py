@@ -28,6 +28,7 @@ from particleaugment.policies import (
 )
 from particleaugment.policies import from_dict as policy_from_dict
 from particleaugment.policies import load as load_policy
+from particleaugment.search.difficulty import DifficultyFilter
 from particleaugment.search.gap import GapFilter
 from particleaugment.search.paper import PaperFilter
 from particleaugment.search.search import ParticleAugment
@@ -43,6 +44,7 @@ __all__ = [
     "Augment",
     "AutoAugment",
     "ColorJitter",
+    "DifficultyFilter",
     "GapFilter",
     "HorizontalFlip",
     "Identity",
