@@ -112,17 +112,17 @@ def run_candidate(
     classes = parts.data.num_classes
     controller: Controller | ParticleController
     if isinstance(settings, ParticleCandidate):
-        controller = ParticleController(settings, ops, config.epochs, classes, config.seed)
+        controller = ParticleController(settings, ops, config.training.epochs, classes, config.seed)
     else:
-        controller = Controller(settings, ops, config.epochs, classes)
+        controller = Controller(settings, ops, config.training.epochs, classes)
     indices = torch.tensor(op_indices(ops))
     ready, curve, traces, evaluating = time.monotonic(), [], [], 0.0
-    for epoch in range(1, config.epochs + 1):
+    for epoch in range(1, config.training.epochs + 1):
         stop.check()
         for group in parts.optimizer.param_groups:
             group["lr"].fill_(learning_rate(config, epoch))
         parts.model.train()
-        measured = epoch <= FROZEN_FROM * config.epochs
+        measured = epoch <= FROZEN_FROM * config.training.epochs
         ids = trained if measured else torch.arange(len(labels))
         order = ids[epoch_permutation(len(ids), config.seed, epoch)]
         trainee.op_sums.zero_()
@@ -136,7 +136,7 @@ def run_candidate(
         else:
             sums = trainee.op_sums.cpu().double()[:, indices]
             controller.update(epoch, loss, held_loss, sums[0], sums[1])
-        if epoch % config.evaluate_every == 0 or epoch == config.epochs:
+        if epoch % config.training.evaluate_every == 0 or epoch == config.training.epochs:
             before = time.monotonic()
             parts.model.eval()
             held_out_loss, accuracy = trainee.evaluate()
@@ -147,9 +147,9 @@ def run_candidate(
     return {
         "accuracy": curve[-1][3],
         "loss": round(curve[-1][2], 5),
-        "difficulty": difficulty(curve, config.epochs),
-        "steps": config.epochs * -(-len(labels) // config.batch_size),
-        "epochs": config.epochs,
+        "difficulty": difficulty(curve, config.training.epochs),
+        "steps": config.training.epochs * -(-len(labels) // config.training.batch_size),
+        "epochs": config.training.epochs,
         "images": len(labels),
         "curve": [[int(row[0]), *(round(value, 4) for value in row[1:])] for row in curve],
         "trace": traces,

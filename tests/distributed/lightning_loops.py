@@ -73,7 +73,7 @@ def launched(folder):
 
 
 def spawned(folder):
-    """The improved filter, in processes that Lightning starts, which begin with one memory."""
+    """The gap filter, in processes that Lightning starts, which begin with one memory."""
     search = pa.ParticleAugment(pa.GapFilter(measure_size=12), epochs=4, seed=7)
     search.training_ids(LABELS)
     fit(folder, "straight", "ddp_spawn_find_unused_parameters_true", search)

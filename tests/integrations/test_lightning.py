@@ -74,7 +74,7 @@ def test_training_batches_are_augmented_and_validation_batches_are_not(tmp_path)
     assert all(torch.equal(images, IMAGES[12 * (i % 4) :][:12]) for i, images in enumerate(module.validated[-4:]))
 
 
-def test_the_improved_search_trains_on_what_is_not_held_out(tmp_path):
+def test_a_search_by_the_gap_trains_on_what_is_not_held_out(tmp_path):
     search, module = pa.ParticleAugment(pa.GapFilter(measure_size=12), epochs=3, seed=7), Module()
     kept = search.training_ids(LABELS)
     train = DataLoader(Subset(indexed(), kept.tolist()), batch_size=12)

@@ -17,6 +17,7 @@ from particleaugment.report.loggers import heat_map
 from particleaugment.report.metrics import history
 from particleaugment.report.summary import leading_ops
 from particleaugment.training.config import Config
+from particleaugment.training.settings import TrainingSettings
 
 OPS = ("Rotate", "Color", "Posterize")
 
@@ -101,7 +102,7 @@ def test_workers_see_its_numbers_change(mixture):
 def test_reports(mixture):
     policy = mixture(torch.tensor([0.5, 0.25, 1.0]), torch.tensor([2.0, 5.0, 8.0]))
     lines = [{"kind": "epoch", "epoch": epoch, "seconds": {"train": 1.0}} for epoch in (1, 2)]
-    found = history(Config(recipe="digits", epochs=2), lines, policy)
+    found = history(Config(recipe="digits", training=TrainingSettings(epochs=2)), lines, policy)
     assert found.ops == OPS
     np.testing.assert_allclose(found.inclusion, [[1 / 6, 1 / 12, 1 / 3]] * 2, rtol=1e-6)
     np.testing.assert_allclose(found.ops_per_image, [7 / 12] * 2, rtol=1e-6)

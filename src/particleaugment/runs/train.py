@@ -141,9 +141,10 @@ def _train(session: Session, display: Display, stop: Stop) -> None:
         display.say(f"resuming {run.path} in epoch {session.position.epoch} of {run.config.training.epochs}")
     session.ranks.on_first(run.note_data)
     stop.check()
+    learns = f"filter {run.config.filter.kind}" if run.config.searches else f"policy {run.config.policy}"
     display.say(
         f"{run.config.recipe}: {run.config.model} on {run.config.data.name}, {run.config.training.epochs} epochs, "
-        f"policy {run.config.policy}; {session.chosen}"
+        f"{learns}; {session.chosen}"
     )
     if not train_session(session):
         raise Stopped

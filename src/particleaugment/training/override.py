@@ -137,6 +137,9 @@ def _place(sections: Mapping[str, Any], key: str) -> tuple[str, str, Any]:
                 f"{name} is a setting of the filter {others[0]!r}, and this run has {sections['filter'].kind!r}; add "
                 f"filter={others[0]}, or leave {name} out"
             )
+    elsewhere = [f"{section}.{name}".lstrip(".") for section in kinds if dot and name in kinds[section]]
+    if elsewhere:
+        raise ConfigError(f"there is no setting {key!r}; did you mean {elsewhere[0]}?")
     known = list(kinds[path]) if dot else [*SECTIONS, *(each for section in kinds.values() for each in section)]
     close = f"; did you mean {_USUAL_NAMES[name]}?" if name in _USUAL_NAMES else nearest_name(name, known)
     hint = close or f"; the settings are {', '.join(known)}"
