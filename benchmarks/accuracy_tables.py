@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from common import RESULTS, result, table
-from old_names import OLD_ARMS, read_comparison
+from old_names import OLD_ARMS, in_new_names, read_comparison
 
 from particleaugment.compare.arm_summary import accuracy_text, arm_summaries, differences, interval_text, time_remark
 from particleaugment.compare.comparison import Comparison
@@ -166,11 +166,11 @@ def quick() -> str:
             policy_text(row["policy"]),
             f"{row['test_accuracy_last_epoch']:.2f} %",
             f"{row['wall_seconds']:.0f} s",
-            f"`{row['command']}`",
+            f"`{in_new_names(row['command'])}`",
         ]
         for row in document["results"]
     )
     text = table(["policy", "test accuracy, last epoch", "wall-clock time", "command"], rows)
     cores, cpu = document["results"][0]["cores"], document["machine"]["cpu"]
-    made_by = ", ".join(dict.fromkeys(f"`{row['benchmark']}`" for row in document["results"]))
+    made_by = ", ".join(dict.fromkeys(f"`{in_new_names(row['benchmark'])}`" for row in document["results"]))
     return f"{text}\n\n{cores} cores of an {cpu}, one seed. Made by {made_by}."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -15,7 +16,7 @@ from particleaugment.search.filters import FILTERS
 from particleaugment.training.config import LEARNED, Config
 from particleaugment.training.settings import DataSettings, TrainingSettings, TransformSettings
 
-__all__ = ["OLD_ARMS", "read_comparison"]
+__all__ = ["OLD_ARMS", "in_new_names", "read_comparison"]
 
 OLD_ARMS: Mapping[str, str] = {
     "improved": "gap",
@@ -26,6 +27,23 @@ OLD_ARMS: Mapping[str, str] = {
     "particles-shuffled": "paper-shuffled",
 }
 """Arms, and policies of benchmarks, by their old names."""
+
+
+def in_new_names(command: str) -> str:
+    """Return a command of a result file as it would be given now.
+
+    >>> in_new_names("particleaugment train digits --preset paper")
+    'particleaugment train digits --set filter=paper'
+    >>> in_new_names("particleaugment compare digits --arms improved-frozen,none,mine:preset=paper,m=4")
+    'particleaugment compare digits --arms gap-frozen,none,mine:filter=paper,m=4'
+    """
+    command = command.replace("--preset improved", "--set filter=gap").replace("--preset paper", "--set filter=paper")
+    command = command.replace("preset=paper", "filter=paper").replace("preset=improved", "filter=gap")
+
+    def renamed(match: re.Match[str]) -> str:
+        return match[1] + ",".join(OLD_ARMS.get(name, name) for name in match[2].split(","))
+
+    return re.sub(r"(--(?:arms|policies) )(\S+)", renamed, command)
 
 
 def read_comparison(folder: Path) -> Comparison:
@@ -39,7 +57,7 @@ def read_comparison(folder: Path) -> Comparison:
         arms=tuple(_arm(arm) for arm in data["arms"]),
         against=OLD_ARMS.get(data["against"], data["against"]),
         runs=tuple(RunRecord.from_dict(run | {"arm": OLD_ARMS.get(run["arm"], run["arm"])}) for run in data["runs"]),
-        commands=tuple(data["commands"]),
+        commands=tuple(made | {"command": in_new_names(made["command"])} for made in data["commands"]),
     )
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from accuracy_tables import PHASES, POLICIES, comparison, controls, literal, policy_text, quick, results
 from common import result, table
+from old_names import in_new_names
 from proving_page import RESULT_FILE, figures_of
 from proving_words import proving_table
 from settings_table import settings_tables
@@ -117,7 +118,7 @@ def training() -> str:
     text = table(
         ["network", "policy", "seconds an epoch", "of which", "TFLOP/s, training", "augmentation, of a step"], rows
     )
-    commands = ", ".join(sorted({f"`{row['command']}`" for row in document["results"]}))
+    commands = ", ".join(sorted({f"`{in_new_names(row['command'])}`" for row in document["results"]}))
     return f"{text}\n\nMedians over the epochs after the fourth; evaluation apart. Commands: {commands}."
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from particleaugment.training.build import resolve
 from particleaugment.training.config import Config
-from particleaugment.training.override import override
+from particleaugment.training.override import override, with_settings
 from particleaugment.training.shared import SharedParts
 from particleaugment.util.stop import Stop
 
@@ -136,5 +136,6 @@ def test_a_stopped_ground_resumes_to_the_same_result(tmp_path):
 
 
 def test_settings_are_kept_without_defaults_and_places():
-    config = Config(recipe="proving-ground", data="mnist", data_dir="/somewhere", epochs=7)
+    base = Config(recipe="proving-ground")
+    config = with_settings(base, {"data": "mnist", "data_dir": "/somewhere", "epochs": 7})
     assert proving_worker._changed(config) == {"recipe": "proving-ground", "data": "mnist", "epochs": 7}

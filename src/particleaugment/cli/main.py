@@ -233,6 +233,7 @@ def list_all() -> None:
     from particleaugment.models import MODELS, PATTERNS
     from particleaugment.policies.parse import SHORT_STRINGS
     from particleaugment.recipes import RECIPES
+    from particleaugment.search.filters import FILTERS
 
     print("Recipes (particleaugment train NAME)")
     for name, recipe in RECIPES.items():
@@ -240,6 +241,9 @@ def list_all() -> None:
     print("Policies (--set policy=NAME; 'learned' is the usual one)")
     for name, meaning in SHORT_STRINGS.items():
         print(f"  {name:<20} {meaning}")
+    print("Filters (--set filter=NAME), what learns a policy")
+    for name, filter in FILTERS.items():
+        print(f"  {name:<20} {(filter.__doc__ or '').strip().splitlines()[0]}")
     print("Arms (particleaugment compare RECIPE --arms NAME,NAME)")
     for name, arm in ARMS.items():
         print(f"  {name:<20} {arm.meaning}")
