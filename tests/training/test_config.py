@@ -142,6 +142,8 @@ def test_the_order_of_settings_plays_no_part(assignments):
 def test_of_one_setting_given_twice_the_last_counts():
     config = get_recipe("digits").override(["filter=paper", "epochs=3", "filter=gap", "training.epochs=4"])
     assert (config.filter.kind, config.training.epochs) == ("gap", 4)
+    config = get_recipe("folder").override(["data=folder", "data_dir=/a", "data_dir=/b"])
+    assert config.data.data_dir == "/b"
 
 
 @pytest.mark.parametrize(
@@ -195,6 +197,8 @@ def test_settings_from_python():
     assert (config.training.epochs, config.ops) == (4, ("Rotate", "Invert", "Color"))
     assert (config.data.name, config.data.data_dir, config.transforms.fill) == ("folder", "/pictures", (1, 2, 3))
     assert recipe("digits", training=TrainingSettings(epochs=7)).training == TrainingSettings(epochs=7)
+    with pytest.raises(ConfigError, match="epochs takes a whole number, got '4'"):
+        recipe("digits", epochs="4")
     with pytest.raises(ConfigError, match="training must be a TrainingSettings, got int"):
         recipe("digits", training=7)
 

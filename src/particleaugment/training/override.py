@@ -11,7 +11,7 @@ from particleaugment.search.filters import FILTERS
 from particleaugment.search.protocol import Filter
 from particleaugment.training.config import SECTIONS, TOP, Config, kinds_of
 from particleaugment.training.settings import ConfigError
-from particleaugment.training.values import from_text
+from particleaugment.training.values import from_json_value, from_text
 from particleaugment.util.hints import nearest_name
 
 __all__ = ["assigned", "is_filter_setting", "override", "with_settings"]
@@ -80,6 +80,7 @@ def _changed(config: Config, settings: Iterable[tuple[str, Any, bool]], presets:
             changes[key] |= {"name": name} | ({"data_dir": place} if colon else {})
         elif key in SECTIONS:
             sections[key] = _section(config, key, value)
+    directory = changes["data"].get("data_dir", "")
     for key, value, is_text in given:
         if key in SECTIONS:
             continue
@@ -87,12 +88,11 @@ def _changed(config: Config, settings: Iterable[tuple[str, Any, bool]], presets:
         if is_text:
             value = from_text(key, value, kind)
             value = named_set(value) if name == "ops" else value
-        value = tuple(value) if isinstance(value, list) else value
-        before = changes["data"].get("data_dir", value) if name == "data_dir" else value
-        if "name" in changes["data"] and before != value:
-            raise ConfigError(
-                f"the data set {changes['data']['name']!r} is given two directories, {before} and {value}; name one"
-            )
+        else:
+            value = from_json_value(key, list(value) if isinstance(value, tuple) else value, kind)
+        if name == "data_dir" and directory not in ("", value):
+            chosen = changes["data"]["name"]
+            raise ConfigError(f"the data set {chosen!r} is given two directories, {directory} and {value}; name one")
         changes[section][name] = value
     try:
         changed = {section: replace(sections[section], **changes[section]) for section in SECTIONS}
