@@ -105,12 +105,18 @@ class Division:
             chosen[self.split[1]] = True
         return chosen
 
-    def wrong(self, ids: Tensor, epoch: int) -> Tensor:
-        """Return which samples an epoch must not train on; also ids that no sample has. Waits for no device."""
+    def wrong(self, ids: Tensor, epoch: int, held_out: Tensor | None = None) -> Tensor:
+        """Return which samples an epoch must not train on; also ids that no sample has.
+
+        Args:
+            ids: The samples.
+            epoch: The epoch.
+            held_out: A copy of :attr:`held_out` on the ids' device, if they are not on the CPU.
+        """
         outside = (ids < 0) | (ids >= len(self.labels))
         if not self.holds_out_in(epoch):
             return outside
-        return outside | self.held_out.to(ids.device)[ids.clamp(0, len(self.labels) - 1)]
+        return outside | (self.held_out if held_out is None else held_out)[ids.clamp(0, len(self.labels) - 1)]
 
     def check(self, ids: Tensor, epoch: int) -> None:
         """Refuse samples that an epoch must not train on."""

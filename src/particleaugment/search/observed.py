@@ -29,7 +29,7 @@ class ObservedLosses:
 
     def clear(self) -> None:
         """Forget all losses, at the beginning of an epoch."""
-        self._total, self._count = torch.zeros_like(self._total), 0
+        self._count = 0
 
     def add(self, ids: Tensor, losses: Tensor) -> None:
         """Add a batch's losses, one per sample."""
@@ -41,6 +41,8 @@ class ObservedLosses:
                 "use a loss with reduction='none'"
             )
         wide = torch.float32 if losses.device.type == "mps" else torch.float64  # which has no float64
+        if self._count == 0:
+            self._total = torch.zeros((), dtype=wide, device=losses.device)
         self._total = self._total.to(losses.device, wide) + losses.detach().sum(dtype=wide)
         self._count += len(losses)
 
@@ -59,4 +61,4 @@ class ObservedLosses:
 
     def state(self) -> tuple[float, int]:
         """Return sum and number of the losses; waits for the device."""
-        return float(self._total), self._count
+        return (float(self._total) if self._count else 0.0), self._count

@@ -111,7 +111,8 @@ class ParticleAugment:
         self._snapshot = Snapshot()
         self._ended = False
         self._observed = ObservedLosses()
-        self._wrong: Tensor | None = None
+        self._held_out: Tensor | None = None
+        self._wrong = torch.zeros((), dtype=torch.int64, device="cpu")
         self._data = self.division.fingerprint
 
     @property
@@ -198,8 +199,10 @@ class ParticleAugment:
             ids: The samples, as :meth:`training_set` yields them.
         """
         if isinstance(ids, Tensor) and ids.device.type != "cpu":
-            wrong = self.division.wrong(ids, self.epoch).sum()
-            self._wrong = wrong if self._wrong is None else self._wrong.to(wrong.device) + wrong
+            # Counted where the ids are, without waiting for it; the mask is copied once.
+            if self._held_out is None or self._held_out.device != ids.device:
+                self._held_out, self._wrong = self.division.held_out.to(ids.device), ids.new_zeros(())
+            self._wrong += self.division.wrong(ids, self.epoch, self._held_out).sum()
         return self._augment(images, ids)  # type: ignore[no-any-return]
 
     def observe(self, ids: Tensor, losses: Tensor) -> None:
@@ -327,7 +330,6 @@ class ParticleAugment:
         self._augment.set_epoch(int(state["epoch"]))
         self._augment.used = bool(state["used"])
         self._observed = ObservedLosses(*state["observed"])
-        self._wrong = None
         self._augment.policy = self.policy
 
     # For trainers and sessions, which bring their own loop.
@@ -390,9 +392,10 @@ class ParticleAugment:
                 f"no image was augmented in epoch {self.epoch}; call search.augment(images, ids) on each batch, or "
                 "give pa.ImageTransform(search) to search.training_set(transform=...)"
             )
-        wrong, self._wrong = self._wrong, None
-        if wrong is not None and int(wrong):
-            raise ValueError(Division.complaint(f"{int(wrong)} samples that were augmented are", self.epoch))
+        wrong = int(self._wrong)
+        if wrong:
+            self._wrong.zero_()
+            raise ValueError(Division.complaint(f"{wrong} samples that were augmented are", self.epoch))
 
     def _samples_by_index(self) -> Samples:
         if not isinstance(self.samples, Samples):
