@@ -1,4 +1,4 @@
-"""A search whose ids come from the GPU: what must not be trained on is noticed without waiting for each batch, and losses are summed there."""
+"""A search whose ids come from the GPU: held-out samples are noticed, and losses are summed without waiting."""
 
 import pytest
 import torch

@@ -113,7 +113,6 @@ class ParticleAugment:
         self._observed = ObservedLosses()
         self._held_out: Tensor | None = None
         self._wrong = torch.zeros((), dtype=torch.int64, device="cpu")
-        self._data = self.division.fingerprint
 
     @property
     def steps_taken(self) -> int:
@@ -269,8 +268,9 @@ class ParticleAugment:
         learner.averages = True
         learner.ranks = ranks = Ranks.together(learner.device) if ranks is None else ranks
         # What ranks do together depends on these: if they differ, ranks would wait for each other.
-        given = (self.seed, self.steps_taken, self.frozen, self.epoch, batch_size, accumulate)
-        self._require_same(ranks, "before", torch.tensor(given, device="cpu"), _as_bytes(self._data))
+        data = int(self.division.fingerprint[:15], 16)
+        given = (self.seed, self.steps_taken, self.frozen, self.epoch, batch_size, accumulate, data)
+        self._require_same(ranks, "before", torch.tensor(given, device="cpu"))
         if not self.due(self.epoch):
             self._ended = True
             return None
@@ -300,7 +300,7 @@ class ParticleAugment:
             "ops": list(self.ops),
             "epochs": self.num_epochs,
             "seed": self.seed,
-            "data": self._data,
+            "data": self.division.fingerprint,
             "frozen": self.frozen,
             "epoch": self.epoch,
             "ended": self._ended,
@@ -408,7 +408,3 @@ class ParticleAugment:
 
 def _as_tensor(number: float) -> Tensor:
     return torch.tensor(number, dtype=torch.float64, device="cpu")
-
-
-def _as_bytes(text: str) -> Tensor:
-    return torch.tensor(list(text.encode()), dtype=torch.uint8, device="cpu")
