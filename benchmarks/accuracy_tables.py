@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from common import RESULTS, result, table
+from old_names import OLD_ARMS, in_new_names, read_comparison
 
 from particleaugment.compare.arm_summary import accuracy_text, arm_summaries, differences, interval_text, time_remark
 from particleaugment.compare.comparison import Comparison
@@ -20,52 +21,57 @@ POLICIES = {
     "trivial": "TrivialAugment",
     "randaugment": "RandAugment",
     "randaugment-n3-m4": "RandAugment, 3 ops at level 4",
-    "improved": "the improved filter",
-    "particles": "the paper's filter",
+    "gap": "the gap filter",
+    "paper": "the paper's filter",
 }
 ARMS = {
-    "improved": "**the improved filter**",
+    "gap": "**the gap filter**",
     "none": "no policy: crop, flip, erasing",
     "trivialaugment": "TrivialAugment",
     "randaugment-n1-m1": "RandAugment, one op at level 1 (by validation)",
     "autoaugment": "AutoAugment",
-    "particles": "the paper's filter, to the letter",
-    "particles-authors": "the paper's filter, as released",
+    "paper": "the paper's filter, to the letter",
+    "paper-authors": "the paper's filter, as released",
 }
 CONTROLS = (
-    ("improved", "improved-frozen", "measurement and update of the improved filter"),
-    ("improved", "matched", "its choice among ops; both apply as many of them"),
-    ("particles", "particles-frozen", "measurement and update of the paper's filter"),
-    ("particles", "particles-shuffled", "which particle a score belongs to"),
-    ("particles-shuffled", "particles-frozen", "updates by scores that mean nothing"),
+    ("gap", "gap-frozen", "measurement and update of the gap filter"),
+    ("gap", "matched", "its choice among ops; both apply as many of them"),
+    ("paper", "paper-frozen", "measurement and update of the paper's filter"),
+    ("paper", "paper-shuffled", "which particle a score belongs to"),
+    ("paper-shuffled", "paper-frozen", "updates by scores that mean nothing"),
 )
 CONTROLLED = {"CIFAR-10": "cifar10-60", "digits": "digits"}
-PAPERS = {"particles": "96.43 ± 0.11 %", "randaugment-n1-m1": "95.8 %", "autoaugment": "95.9 %"}
+PAPERS = {"paper": "96.43 ± 0.11 %", "randaugment-n1-m1": "95.8 %", "autoaugment": "95.9 %"}
+
+
+def policy_text(name: str) -> str:
+    """Return what a policy is called in tables, by its name in result files."""
+    return POLICIES[OLD_ARMS.get(name, name)]
 
 
 def results() -> str:
     """README's: CIFAR-10 with the paper's network, last epochs, at two lengths of training; controls are elsewhere."""
     short, long = (accuracies(f"cifar10-{epochs}") for epochs in (60, 250))
-    long.setdefault("particles", f"{literal_records()[0][-1]['test_accuracy']:.2f} % (1)")
+    long.setdefault("paper", f"{literal_records()[0][-1]['test_accuracy']:.2f} % (1)")
     rows = [
         [said, short.get(arm, "–"), long.get(arm, "–"), PAPERS.get(arm, "–")]
         for arm, said in ARMS.items()
         if arm in short or arm in long
     ]
-    minus_none = to_one(read_comparison("cifar10-60"), "none")["improved"]
+    minus_none = to_one(read("cifar10-60"), "none")["gap"]
     text = table(["", "60 epochs", "250 epochs", "the paper, 250 epochs"], rows)
-    return f"{text}\n\nThe improved filter minus no policy, 60 epochs, with its 95 % interval: {minus_none} points."
+    return f"{text}\n\nThe gap filter minus no policy, 60 epochs, with its 95 % interval: {minus_none} points."
 
 
 def accuracies(name: str) -> dict[str, str]:
     """Return each arm's accuracy in a comparison, with the number of its seeds."""
-    found = read_comparison(name)
+    found = read(name)
     return {each.arm: f"{accuracy_text(each)} % ({each.runs})" for each in arm_summaries(found.arms, found.runs)}
 
 
 def comparison(name: str) -> str:
     """The arms of a comparison: every finished run, and the differences to one of them and to no policy."""
-    found = read_comparison(name)
+    found = read(name)
     machine = found.commands[-1]["machine"]
     timed = machine["gpu"] is None or not time_remark(found)
     columns = {f"minus `{arm}` [95 %]": to_one(found, arm) for arm in dict.fromkeys((found.against, "none"))}
@@ -83,8 +89,8 @@ def comparison(name: str) -> str:
     return (
         f"{table(head, rows)}\n\n\\* chosen by that accuracy itself: not a result. \\*\\* of a learned policy: "
         f"mean over training; first, and last epoch. Accuracy on {found.measured_on} images, "
-        f"{found.base.epochs} epochs; {machine['gpu'] or machine['cpu']}. {times} Made by {', '.join(commands)}. "
-        f"Curves and figures of all runs: `benchmarks/results/compare/{name}`."
+        f"{found.base.config.training.epochs} epochs; {machine['gpu'] or machine['cpu']}. {times} "
+        f"Made by {', '.join(commands)}. Curves and figures of all runs: `benchmarks/results/compare/{name}`."
     )
 
 
@@ -92,7 +98,7 @@ def controls() -> str:
     """What each part of the two filters adds: an arm minus the same without that part, on the seeds that both have."""
     rows = [[f"`{arm}` minus `{control}`", meaning] for arm, control, meaning in CONTROLS]
     for name in CONTROLLED.values():
-        found = read_comparison(name)
+        found = read(name)
         for row, (arm, control, _) in zip(rows, CONTROLS, strict=True):
             each = next(each for each in differences(found.arms, found.runs, control) if each.arm == arm)
             row.append(f"{interval_text(each)} ({each.points.pairs if each.points else 0})")
@@ -113,8 +119,9 @@ def to_one(found: Comparison, arm: str) -> dict[str, str]:
     return {each.arm: interval_text(each) for each in differences(found.arms, found.runs, arm)}
 
 
-def read_comparison(name: str) -> Comparison:
-    return Comparison.from_json((RESULTS / "compare" / name / "compare.json").read_text())
+def read(name: str) -> Comparison:
+    """Return a committed comparison."""
+    return read_comparison(RESULTS / "compare" / name)
 
 
 def literal() -> str:
@@ -156,14 +163,14 @@ def quick() -> str:
     document = result("cifar10_quick")
     rows = (
         [
-            POLICIES[row["policy"]],
+            policy_text(row["policy"]),
             f"{row['test_accuracy_last_epoch']:.2f} %",
             f"{row['wall_seconds']:.0f} s",
-            f"`{row['command']}`",
+            f"`{in_new_names(row['command'])}`",
         ]
         for row in document["results"]
     )
     text = table(["policy", "test accuracy, last epoch", "wall-clock time", "command"], rows)
     cores, cpu = document["results"][0]["cores"], document["machine"]["cpu"]
-    made_by = ", ".join(dict.fromkeys(f"`{row['benchmark']}`" for row in document["results"]))
+    made_by = ", ".join(dict.fromkeys(f"`{in_new_names(row['benchmark'])}`" for row in document["results"]))
     return f"{text}\n\n{cores} cores of an {cpu}, one seed. Made by {made_by}."

@@ -21,13 +21,14 @@ from queue import Queue
 from typing import Any
 
 from common import command, earlier_rows, write
+from old_names import OLD_ARMS
 
 from particleaugment.report.summary import filter_health, phase_seconds
 
 CORES = 2
 POLICIES = {
-    "improved": ("--preset", "improved"),
-    "particles": ("--preset", "paper"),
+    "gap": ("--set", "filter=gap"),
+    "paper": ("--set", "filter=paper"),
     "none": ("--set", "policy=none"),
     "trivial": ("--set", "policy=trivial"),
 }
@@ -48,7 +49,8 @@ def main() -> None:
             slots.put(slot)
         runs = [pool.submit(run, policy, arguments, Path(folder), slots) for policy in arguments.policies]
         measured = [finished.result() for finished in runs]
-        rows = {row["policy"]: row for row in (*earlier_rows("cifar10_quick", arguments.seed), *measured)}
+        known = (*earlier_rows("cifar10_quick", arguments.seed), *measured)
+        rows = {OLD_ARMS.get(row["policy"], row["policy"]): row for row in known}
         write("cifar10_quick", [rows[policy] for policy in POLICIES if policy in rows], arguments.seed)
 
 

@@ -19,7 +19,6 @@ from common import write
 
 from particleaugment.recipes import get_recipe
 from particleaugment.training import loop
-from particleaugment.training.config import override
 from particleaugment.training.display import Display
 from particleaugment.training.run import RunFolder
 from particleaugment.training.session import Session
@@ -50,7 +49,7 @@ class Readings(Session):
 
 def endure(folder: Path, epochs: int, settings: list[str] = SETTINGS) -> dict[str, Any]:
     """Run so many epochs and return how each quantity grew after the warm-up."""
-    config = override(get_recipe("digits", "paper"), [*settings, f"epochs={epochs}"])
+    config = get_recipe("digits").override(["filter=paper", *settings, f"epochs={epochs}"])
     session = Readings(RunFolder.create(folder / "run", config), Display(quiet=True), Stop(), 0.0)
     start = time.perf_counter()
     loop.train(session)

@@ -15,7 +15,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ import torch
 from common import write
 
 from particleaugment.policies.particles import ParticlePolicy
-from particleaugment.recipes import get_recipe
+from particleaugment.recipes import recipe
 from particleaugment.search import clone
 from particleaugment.search.paper import PaperFilter
 from particleaugment.trainee import pipelines
@@ -77,13 +76,12 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    config = replace(get_recipe("digits", "paper"), epochs=arguments.epochs, seed=arguments.seed)
-    config = resolve(config)
+    config = resolve(recipe("digits", filter="paper", epochs=arguments.epochs, seed=arguments.seed))
     with tempfile.TemporaryDirectory() as folder, Stop() as stop:
         run = RunFolder.create(Path(folder) / "run", config)
         session = Session(run, Display(quiet=True), stop, checkpoint_seconds=1e9)
         with Snapshot().of(session.model, session.optimizer):  # warm up
-            session.trainee.train(session.policy_of(1), torch.arange(config.batch_size), 0, progress=silent)
+            session.trainee.train(session.policy_of(1), torch.arange(config.training.batch_size), 0, progress=silent)
         instrument()
         start = time.perf_counter()
         train(session)

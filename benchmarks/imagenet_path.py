@@ -29,7 +29,7 @@ from PIL import Image
 
 from particleaugment.data import epoch_permutation
 from particleaugment.policies import Policy, parse
-from particleaugment.recipes import get_recipe
+from particleaugment.recipes import recipe
 from particleaugment.search.clone import probe
 from particleaugment.search.paper import PaperFilter
 from particleaugment.trainee.base import Batch, Share
@@ -107,7 +107,7 @@ class Bench:
 
     def ids(self, epoch: int) -> torch.Tensor:
         """Return the samples of a timed stretch: epoch after epoch of the files, as many as there are batches."""
-        files, needed = len(self.parts.samples), self.arguments.batches * self.config.batch_size
+        files, needed = len(self.parts.samples), self.arguments.batches * self.config.training.batch_size
         orders = [epoch_permutation(files, self.config.seed, epoch * 100 + k) for k in range(-(-needed // files))]
         return torch.cat(orders)[:needed]
 
@@ -124,7 +124,7 @@ class Bench:
         self.parts.model.train()
         start = time.perf_counter()
         self.trainee.train(policy, self.ids(epoch), epoch, progress=note)
-        images = (self.arguments.batches - skipped) * self.config.batch_size
+        images = (self.arguments.batches - skipped) * self.config.training.batch_size
         return {
             "images_per_second": round(images / (stamps[-1] - stamps[-2]), 1),
             "seconds_to_first_batch": round(stamps[0] - start, 2),
@@ -134,10 +134,10 @@ class Bench:
     def loader(self) -> dict[str, Any]:
         """Decode the same number of batches and do nothing with them."""
         start = time.perf_counter()
-        batches = self.ids(50).split(self.config.batch_size)
+        batches = self.ids(50).split(self.config.training.batch_size)
         stamps = [time.perf_counter() for _ in self.trainee.reader.batches(TRAIN, batches)]
         skipped = self.skipped()
-        images = (len(batches) - skipped) * self.config.batch_size
+        images = (len(batches) - skipped) * self.config.training.batch_size
         return {
             "images_per_second": round(images / (stamps[-1] - stamps[skipped - 1]), 1),
             "seconds_to_first_batch": round(stamps[0] - start, 2),
@@ -145,7 +145,7 @@ class Bench:
 
     def batch(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return a resident batch: images, labels, ids."""
-        count, size = self.config.batch_size, self.config.image_size
+        count, size = self.config.training.batch_size, self.config.data.image_size
         generator = torch.Generator().manual_seed(0)
         images = torch.randint(0, 256, (count, 3, size, size), dtype=torch.uint8, generator=generator)
         labels = torch.randint(0, len(self.parts.data.classes), (count,), generator=generator)
@@ -157,7 +157,7 @@ class Bench:
         pipeline = self.trainee.pipelines.training
         pipeline.set_policy(policy)
         pipeline.set_epoch(1)
-        return rate(self.config.batch_size, self.timed(lambda: pipeline(images, ids)))
+        return rate(self.config.training.batch_size, self.timed(lambda: pipeline(images, ids)))
 
     def network(self) -> dict[str, float]:
         """Time the training step on a resident batch."""
@@ -165,7 +165,7 @@ class Bench:
         inputs = self.trainee.pipelines.plain(images, ids)
         batch = Batch(inputs, labels, Share(ids, 1.0, len(ids)))
         self.parts.model.train()
-        return rate(self.config.batch_size, self.timed(lambda: self.trainee._step(batch)))
+        return rate(self.config.training.batch_size, self.timed(lambda: self.trainee._step(batch)))
 
     def timed(self, work: Callable[[], object]) -> list[float]:
         """Return the seconds of repeated calls, each to the device's end."""
@@ -179,7 +179,7 @@ class Bench:
 
     def filter_step(self) -> dict[str, Any]:
         """Train a clone and measure all particles, before and after."""
-        settings = self.config.filter()
+        settings = self.config.filter
         assert isinstance(settings, PaperFilter)
         measured = probe(
             settings.policy(settings.init(self.config.seed, self.config.ops)),
@@ -211,7 +211,7 @@ def limit_of(parts: dict[str, float], reached: float) -> str:
 
 def measure(config: Config, arguments: argparse.Namespace) -> dict[str, Any]:
     bench = Bench(config, arguments)
-    settings = config.filter()
+    settings = config.filter
     policies: dict[str, Policy] = {
         "none": parse("none"),
         "randaugment-n3-m4": parse("randaugment-n3-m4"),
@@ -275,8 +275,9 @@ def main() -> None:
     parser.add_argument("--result", default="imagenet_path", help="name of the result file")
     arguments = parser.parse_args()
     workers = [arguments.workers] if isinstance(arguments.workers, str) else arguments.workers
-    config = replace(
-        get_recipe("imagenet-resnet50", "paper"),
+    config = recipe(
+        "imagenet-resnet50",
+        filter="paper",
         seed=arguments.seed,
         device=arguments.device,
         precision=arguments.precision,
@@ -302,7 +303,8 @@ def main() -> None:
         }
         for number in workers:
             choice = number if number == "auto" else int(number)
-            results["runs"].append(measure(replace(config, data_dir=name, workers=choice), arguments))
+            data = replace(config.data, data_dir=name, workers=choice)
+            results["runs"].append(measure(replace(config, data=data), arguments))
             write(arguments.result, results, arguments.seed)
 
 

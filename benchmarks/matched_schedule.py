@@ -1,7 +1,7 @@
 """Write the control for a learned policy's choice among ops: evenly drawn ops, as many an image as the policy applied.
 
-    python benchmarks/matched_schedule.py benchmarks/results/compare/cifar10-60 improved matched.json
-    particleaugment compare cifar10-wrn28-2 --arms improved,matched:policy=schedule:matched.json --set epochs=60 ...
+    python benchmarks/matched_schedule.py benchmarks/results/compare/cifar10-60 gap matched.json
+    particleaugment compare cifar10-wrn28-2 --arms gap,matched:policy=schedule:matched.json --set epochs=60 ...
 
 The density of every epoch is the mean over the arm's finished runs. At most one op is applied to an image.
 """
@@ -12,8 +12,9 @@ import argparse
 from pathlib import Path
 
 import torch
+from old_names import read_comparison
 
-from particleaugment import OPS, Schedule
+from particleaugment import OPS, GapFilter, PaperFilter, Schedule
 from particleaugment.compare.comparison import Comparison
 from particleaugment.policies.schedule import ScheduleStep
 
@@ -29,8 +30,9 @@ def matched(comparison: Comparison, arm: str) -> Schedule:
     single = torch.eye(len(OPS), dtype=torch.float64)[[op != "Identity" for op in OPS]]
     weights = torch.ones(len(single), dtype=torch.float64)
     steps = (ScheduleStep(epoch, float(share) * single, weights) for epoch, share in enumerate(density, start=1))
-    config = comparison.arm(arm).config(comparison.base, seed=0)
-    return Schedule(tuple(steps), epochs=len(density), m=config.m)
+    filter = comparison.arm(arm).config(comparison.base, seed=0).filter
+    assert isinstance(filter, GapFilter | PaperFilter)
+    return Schedule(tuple(steps), epochs=len(density), m=filter.m)
 
 
 def main() -> None:
@@ -39,7 +41,7 @@ def main() -> None:
     parser.add_argument("arm", help="the arm with the learned policy")
     parser.add_argument("out", type=Path, help="policy file to write")
     options = parser.parse_args()
-    found = Comparison.from_json((options.comparison / "compare.json").read_text())
+    found = read_comparison(options.comparison)
     matched(found, options.arm).save(options.out)
     print(f"wrote {options.out}")
 

@@ -33,7 +33,7 @@ from particleaugment.util.hints import nearest_name
 from particleaugment.util.stop import Stop
 
 DEFAULT_ARMS = (
-    "none", "trivialaugment", "randaugment-1-3", "randaugment-2-6", "randaugment-3-4", "improved", "improved-frozen",
+    "none", "trivialaugment", "randaugment-1-3", "randaugment-2-6", "randaugment-3-4", "gap", "gap-frozen",
 )  # fmt: skip
 
 

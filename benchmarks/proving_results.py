@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from old_names import OLD_ARMS
+
 from particleaugment.util.atomic import write_atomically
 from particleaugment.util.strict_json import JSONError, parse_json, read_file
 
@@ -135,7 +137,10 @@ def merge_runs(runs: Iterable[Run], new: Iterable[Run]) -> list[Run]:
 
 
 def load_runs(path: Path) -> list[Run]:
-    """Return the runs of a file, none if there is no such file; raise a ResultsError if it is damaged."""
+    """Return the runs of a file, none if there is no such file; raise a ResultsError if it is damaged.
+
+    Arms are called by their present names; see ``old_names.py``.
+    """
     if not path.exists():
         return []
     try:
@@ -150,6 +155,7 @@ def load_runs(path: Path) -> list[Run]:
             validate(run)
     except ResultsError as error:
         raise ResultsError(f"{path}: {error}") from None
+    runs = [run | {"arm": OLD_ARMS.get(run["arm"], run["arm"])} for run in runs]
     merged = merge_runs(runs, ())
     if len(merged) < len(runs):
         twice = next(run for place, run in enumerate(runs) if key(run) in map(key, runs[:place]))

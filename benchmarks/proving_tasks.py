@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from particleaugment.recipes.presets import PRESETS
-from particleaugment.training.config import Config, override
+from particleaugment.training.config import Config
+from particleaugment.training.override import override
+from particleaugment.training.settings import DataSettings, TrainingSettings
 
 __all__ = ["ARMS", "TASKS", "ProvingArm", "Task"]
 
@@ -58,14 +59,18 @@ class Task:
         special = self.final_train_size if final else self.train_size
         base = Config(
             recipe="proving-ground",
-            data=self.data,
-            data_dir=f"{data_dir}/{self.folder}" if self.folder else "",
+            data=DataSettings(
+                name=self.data,
+                data_dir=f"{data_dir}/{self.folder}" if self.folder else "",
+                train_size=self.size if special is None else special,
+                validation=0 if final else self.judge,
+            ),
             model="wrn-28-2",
-            epochs=self.epochs,
-            evaluate_every=max(1, self.epochs // EVALUATIONS),
-            train_size=self.size if special is None else special,
-            validation=0 if final else self.judge,
-            compile=True,  # runs that follow each other share the compiled network
+            training=TrainingSettings(
+                epochs=self.epochs,
+                evaluate_every=max(1, self.epochs // EVALUATIONS),
+                compile=True,  # runs that follow each other share the compiled network
+            ),
         )
         return override(base, [*self.settings, *arm, f"seed={seed}"])
 
@@ -163,12 +168,11 @@ ARMS: Mapping[str, ProvingArm] = MappingProxyType(
             _rand(2, 10),
             ProvingArm("autoaugment", "AutoAugment as published for CIFAR-10", ("policy=autoaugment-cifar10",),
                        own_ops=True),
-            ProvingArm("improved", "steers severity by the generalisation gap: today's default", PRESETS["improved"],
+            ProvingArm("gap", "steers severity by the generalisation gap: today's default", ("filter=gap",),
                        fixed=False, measured=128),
-            ProvingArm("improved-frozen", "control: its particles, nothing measured",
-                       (*PRESETS["improved"], "measure=none", "clone_size=0.5"), fixed=False, measured=128),
-            ProvingArm("particles", "the paper's filter, to the letter", (*PRESETS["paper"], "clone_size=0.512"),
-                       fixed=False, measured=512),
+            ProvingArm("gap-frozen", "control: its particles, nothing measured", ("filter=gap-frozen",), fixed=False,
+                       measured=128),
+            ProvingArm("paper", "the paper's filter, to the letter", ("filter=paper",), fixed=False, measured=512),
         )
     }
 )  # fmt: skip

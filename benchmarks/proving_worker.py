@@ -14,6 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from queue import Queue
 from typing import Any
@@ -22,9 +23,10 @@ from proving_tasks import ARMS, TASKS
 
 from particleaugment.report.summary import phase_seconds
 from particleaugment.training.build import resolve
-from particleaugment.training.config import Config, override
+from particleaugment.training.config import Config, settings_of
 from particleaugment.training.display import Display
 from particleaugment.training.loop import train
+from particleaugment.training.override import override
 from particleaugment.training.run import RunFolder
 from particleaugment.training.session import Session
 from particleaugment.training.shared import SharedParts
@@ -69,9 +71,9 @@ def run_job(job: dict[str, Any], config: Config, runs: Path, shared: SharedParts
     return {
         "accuracy": curve[-1][3],
         "loss": round(curve[-1][2], 5),
-        "difficulty": difficulty(curve, config.epochs),
-        "steps": config.epochs * -(-len(session.samples) // config.batch_size),
-        "epochs": config.epochs,
+        "difficulty": difficulty(curve, config.training.epochs),
+        "steps": config.training.epochs * -(-len(session.samples) // config.training.batch_size),
+        "epochs": config.training.epochs,
         "images": len(session.samples),
         "curve": [[int(row[0]), *(round(value, 4) for value in row[1:])] for row in curve],
         "seconds": {"total": round(time.monotonic() - start, 2), "start": round(ready - start, 2), **phases},
@@ -90,12 +92,12 @@ def _read_jobs(jobs: Queue[dict[str, Any] | None]) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def serve(run: RunJob, settings_of: Callable[[str, int], Sequence[str]]) -> None:
+def serve(run: RunJob, arm_settings: Callable[[str, int], Sequence[str]]) -> None:
     """Serve jobs until standard input closes.
 
     Args:
         run: Trains one run.
-        settings_of: Returns the settings of an arm on so many images.
+        arm_settings: Returns the settings of an arm on so many images.
     """
     data_dir, runs, *changes = sys.argv[1:]
     output = os.fdopen(os.dup(1), "w")
@@ -114,7 +116,7 @@ def serve(run: RunJob, settings_of: Callable[[str, int], Sequence[str]]) -> None
                 "machine": where,
             }
             try:
-                arm = settings_of(job["arm"], task.size)
+                arm = arm_settings(job["arm"], task.size)
                 config = resolve(override(task.config(arm, job["seed"], data_dir, final=job["final"]), changes))
                 found = run(job, config, Path(runs), shared, stop)
             except Stopped:
@@ -133,8 +135,8 @@ def serve(run: RunJob, settings_of: Callable[[str, int], Sequence[str]]) -> None
 
 def _changed(config: Config) -> dict[str, Any]:
     """Return the settings that are not the defaults, without where the data are."""
-    plain, given = json.loads(Config(recipe="").to_json()), json.loads(config.with_data_in("").to_json())
-    return {name: value for name, value in given.items() if plain[name] != value}
+    plain = settings_of(replace(Config(recipe=""), filter=type(config.filter)()))
+    return {name: value for name, value in settings_of(config.with_data_in("")).items() if plain[name] != value}
 
 
 if __name__ == "__main__":

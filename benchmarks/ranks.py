@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from common import write
 
-from particleaugment import OPS, Augment, PaperFilter
+from particleaugment import OPS, Augment
 from particleaugment.augment.transforms import Normalize
 from particleaugment.data import disjoint_stratified_subsets, load_data
 from particleaugment.data.samples import Samples
@@ -40,17 +40,17 @@ WORDS = 300
 
 def measurement(ranks: Ranks, seed: int) -> Callable[[], object]:
     """Return what measures the digits recipe's particles once."""
-    config, data = get_recipe("digits", "paper"), load_data("digits")
+    config, data = get_recipe("digits").config, load_data("digits")
     model = build_model(config.model, data.num_classes, seed).to(memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     learner = Learner(
         model, optimizer, torch.nn.CrossEntropyLoss(reduction="none"), Normalize(data.mean, data.std).run, ranks=ranks
     )
     samples = Samples((data.train_images, data.train_labels))
-    trainee = EagerTrainee(learner, samples, Augment("none", seed), config.batch_size)
-    filter = PaperFilter(num_particles=24)
+    trainee = EagerTrainee(learner, samples, Augment("none", seed), config.training.batch_size)
+    filter = get_recipe("digits").paper
     policy = filter.policy(filter.moved(filter.init(seed, OPS)))
-    (ids,) = disjoint_stratified_subsets(samples.labels, [120], seed, 1)
+    (ids,) = disjoint_stratified_subsets(samples.labels, [filter.measure_size], seed, 1)
     return lambda: trainee.measure(policy, ids, 1, progress=lambda phase, done, total: None, phase="measure")
 
 
@@ -118,10 +118,10 @@ def main() -> None:
             }
         )
         print(rows[-1])
-    config = get_recipe("digits", "paper")
+    filter = get_recipe("digits").paper
     results = {
-        "particles": config.num_particles,
-        "samples": config.measure_size,
+        "particles": filter.num_particles,
+        "samples": filter.measure_size,
         "threads_per_rank": 1,
         "load_average_before": round(load, 2),
         "rows": rows,

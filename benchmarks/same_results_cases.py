@@ -15,12 +15,19 @@ It decides for each version which names are its own. While it is None, OLD has t
 """
 
 RENAMES: Mapping[str, Mapping[str, str | None]] = {
-    "command": {},
+    "command": {
+        "--preset improved": "--set filter=gap",
+        "--preset paper": "--set filter=paper",
+        "none,improved": "none,gap",
+    },
     "metrics.jsonl": {},
     "policy.json": {},
     "model.safetensors": {},
-    "compare.json": {},
-    "bench": {},
+    "compare.json": {
+        **{f"{key}=improved": f"{key}=gap" for key in ("arm", "name", "against")},
+        "version": None,
+    },
+    "bench": {"policy=improved": "policy=gap", "policy=particles": "policy=paper"},
 }
 """Old names and what they are called in the new version. The cases below use the old names.
 
@@ -38,7 +45,9 @@ Every other table renames what OLD has written before it is compared. In JSON, a
 For ``model.safetensors`` it is the tensors' names, and for ``bench`` the rows' of ``bench --out``, which is JSON.
 """
 
-ADDED: Mapping[str, frozenset[str]] = {"compare.json": frozenset({"evaluated"})}
+ADDED: Mapping[str, frozenset[str]] = {
+    "compare.json": frozenset({"evaluated", "filter_settings", "policy", "filter", "ops"})
+}
 """Keys that OLD may lack, by file: they are compared where both versions have them."""
 
 LEFT_OUT: Mapping[str, frozenset[str]] = {

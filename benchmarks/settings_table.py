@@ -1,23 +1,43 @@
-"""The table of all settings of a run: names, usual values, meanings; the meanings are those of the docstrings."""
+"""The tables of all settings of a run: names, usual values, meanings; the meanings are those of the docstrings."""
 
 from __future__ import annotations
 
 import inspect
 import re
+from dataclasses import fields
+from typing import Any
+
+from common import table
 
 from particleaugment.core.ops import OPS
 from particleaugment.search.gap import GapFilter
 from particleaugment.search.paper import PaperFilter
-from particleaugment.training.config import Config, settings_of
+from particleaugment.training.config import TOP, Config
 
-__all__ = ["settings_rows"]
+__all__ = ["settings_tables"]
 
 
-def settings_rows() -> list[list[str]]:
-    """Return a row for each setting that ``--set`` takes."""
-    usual = settings_of(Config(recipe="mine"))
-    meanings = _meanings(GapFilter) | _meanings(PaperFilter) | _meanings(Config)
-    return [[f"`{name}`", _shown(value), meanings[name]] for name, value in usual.items() if name != "recipe"]
+def settings_tables() -> str:
+    """Return a table for each section of a configuration, and for the two filters."""
+    config, meanings = Config(recipe="mine"), _meanings(Config)
+    parts = [_table([[f"`{name}`", _shown(getattr(config, name)), meanings[name]] for name in TOP])]
+    for name in ("data", "training", "transforms"):
+        parts += [f"## `{name}`", _table(_rows(getattr(config, name)))]
+    for filter in (GapFilter(), PaperFilter()):
+        parts += [f"## `filter={filter.kind}`", _table(_rows(filter))]
+    return "\n\n".join(parts)
+
+
+def _rows(section: Any) -> list[list[str]]:
+    meanings, shown = _meanings(type(section)), {"name": "data"}
+    return [
+        [f"`{shown.get(field.name, field.name)}`", _shown(getattr(section, field.name)), meanings[field.name]]
+        for field in fields(section)
+    ]
+
+
+def _table(rows: list[list[str]]) -> str:
+    return table(["setting", "usual value", "meaning"], rows)
 
 
 def _meanings(kind: type) -> dict[str, str]:
@@ -28,15 +48,14 @@ def _meanings(kind: type) -> dict[str, str]:
 
 
 def _as_markdown(text: str) -> str:
-    line = " ".join(text.split()).replace("``", "`").replace("|", "\\|")
-    return re.sub(r" ?\(see :mod:`[\w.]+`\)", "", line)
+    return " ".join(text.split()).replace("``", "`").replace("|", "\\|")
 
 
 def _shown(value: object) -> str:
-    if value in (OPS, list(OPS)):
+    if value == OPS:
         return "the paper's"
     if value == "":
         return "none"
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
-    return f"`{','.join(map(str, value)) if isinstance(value, (list, tuple)) else value}`"
+    return f"`{','.join(map(str, value)) if isinstance(value, tuple) else value}`"

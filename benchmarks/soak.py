@@ -117,7 +117,9 @@ class Run:
         self.shared[0] = 0
         again = self.path.exists()
         arguments = (
-            ["resume", str(self.path)] if again else ["train", "digits", "--preset", "paper", "--out", str(self.path)]
+            ["resume", str(self.path)]
+            if again
+            else ["train", "digits", "--set", "filter=paper", "--out", str(self.path)]
         )
         if not again:
             arguments += [part for setting in self.settings for part in ("--set", setting)]

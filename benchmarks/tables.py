@@ -15,13 +15,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from accuracy_tables import PHASES, POLICIES, comparison, controls, literal, quick, results
+from accuracy_tables import PHASES, POLICIES, comparison, controls, literal, policy_text, quick, results
 from common import result, table
+from old_names import in_new_names
 from proving_page import RESULT_FILE, figures_of
 from proving_words import proving_table
-from settings_table import settings_rows
+from settings_table import settings_tables
 
-from particleaugment.recipes import PRESETS, RECIPES
+from particleaugment.recipes import RECIPES, Recipe
+from particleaugment.search.paper import PaperFilter
 from particleaugment.training.config import Config, settings_of
 
 ROOT = Path(__file__).parents[1]
@@ -52,7 +54,7 @@ def speed() -> str:
         lines.append([f"on an {gpu}, {label}, batch {batch:,}", f"{rows[name, batch]['images_per_second']:,} images/s"])
     epochs = {(row["model"], row["policy"]): row["seconds_per_epoch"] for row in result("gpu_training")["results"]}
     for model in ("wrn-28-2", "wrn-28-10"):
-        timed = {"plain": "randaugment", "with the improved filter": "improved", "with the paper's": "particles"}
+        timed = {"plain": "randaugment", "with the gap filter": "improved", "with the paper's": "particles"}
         said = [f"{epochs[model, name]:.2f} s {words}" for words, name in timed.items() if (model, name) in epochs]
         lines.append([f"CIFAR-10 epoch on it, {model.upper()}", ", ".join(said)])
     return table(["", ""], lines)
@@ -96,15 +98,17 @@ def gpu_speed() -> str:
 
 
 def training() -> str:
-    document, order = result("gpu_training"), list(POLICIES)
+    document, order = result("gpu_training"), list(POLICIES.values())
     rows = []
-    for row in sorted(document["results"], key=lambda row: (len(row["model"]), order.index(row["policy"]))):
+    for row in sorted(
+        document["results"], key=lambda row: (len(row["model"]), order.index(policy_text(row["policy"])))
+    ):
         phases = ", ".join(f"{name} {row['phases'][name]:.2f}" for name in PHASES if name in row["phases"])
         share = row.get("augmentation", {}).get("share_of_step")
         rows.append(
             [
                 row["model"].upper(),
-                POLICIES[row["policy"]],
+                policy_text(row["policy"]),
                 f"{row['seconds_per_epoch']:.2f}",
                 phases,
                 f"{row['training_tflops']:.0f}",
@@ -114,7 +118,7 @@ def training() -> str:
     text = table(
         ["network", "policy", "seconds an epoch", "of which", "TFLOP/s, training", "augmentation, of a step"], rows
     )
-    commands = ", ".join(sorted({f"`{row['command']}`" for row in document["results"]}))
+    commands = ", ".join(sorted({f"`{in_new_names(row['command'])}`" for row in document["results"]}))
     return f"{text}\n\nMedians over the epochs after the fourth; evaluation apart. Commands: {commands}."
 
 
@@ -126,10 +130,10 @@ def imagenet() -> str:
     rows.append(["the loader alone, decoding and cropping", f"{alone['loader']['images_per_second']:,.0f}"])
     for name, measured in alone.items():
         if name.startswith("augmentation"):
-            policy = POLICIES[name.removeprefix("augmentation, ")]
+            policy = policy_text(name.removeprefix("augmentation, "))
             rows.append([f"augmentation alone, {policy}", spread(measured)])
     for policy, measured in run["training"].items():
-        rows.append([f"**training, {POLICIES[policy]}**", f"**{measured['images_per_second']:,.0f}**"])
+        rows.append([f"**training, {policy_text(policy)}**", f"**{measured['images_per_second']:,.0f}**"])
     jpeg, text = document["results"]["jpeg"], table(["", "images/s"], rows)
     width, height = jpeg["size"]
     return (
@@ -186,19 +190,17 @@ def recipes() -> str:
         body = [paragraph.replace("``", "`") for paragraph in paragraphs]
         location = "" if name == "digits" else " --set data_dir=DIR"
         command = f"```\nparticleaugment train {name}{location}\n```"
-        own, papers = changed_settings(name)
-        said = f"Settings of its own: {own}." + (f" With `--preset paper` also {papers}." if papers else "")
+        own, papers = changed_settings(make())
+        said = f"Settings of its own: {own}." + (f" With `--set filter=paper` {papers}." if papers else "")
         sections.append("\n\n".join([f"## `{name}`", title, *body, command, said]))
     return "\n\n".join(sections)
 
 
-def changed_settings(name: str) -> tuple[str, str]:
-    """Return a recipe's settings that are not the defaults: its own, and those that the paper's filter alone heeds."""
-    usual, found = settings_of(Config(recipe=name)), settings_of(RECIPES[name]())
-    replaced = {setting.partition("=")[0] for setting in PRESETS["improved"]} | {"eta", "clone_size", "clone_epochs"}
-    changed = [key for key, value in found.items() if value != usual[key]]
-    own = [f"`{key}={found[key]}`" for key in changed if key not in replaced]
-    papers = [f"`{key}={found[key]}`" for key in changed if key in replaced]
+def changed_settings(recipe: Recipe) -> tuple[str, str]:
+    """Return a recipe's settings that are not the defaults, and those of its paper's filter."""
+    usual, found = settings_of(Config(recipe=recipe.config.recipe)), settings_of(recipe.config)
+    own = [f"`{key}={value}`" for key, value in found.items() if value != usual[key]]
+    papers = [f"`{key}={value}`" for key, value in vars(recipe.paper).items() if value != getattr(PaperFilter(), key)]
     return ", ".join(own), ", ".join(papers)
 
 
@@ -217,7 +219,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "quick": quick,
     "recipes": recipes,
     "proving ground": lambda: proving_table(figures_of([RESULT_FILE])),
-    "settings": lambda: table(["setting", "usual value", "meaning"], settings_rows()),
+    "settings": settings_tables,
 }
 
 

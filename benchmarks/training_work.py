@@ -16,6 +16,8 @@ from particleaugment.bench.gpu import as_graph, milliseconds
 from particleaugment.core.program import resample_code
 from particleaugment.data import ImageData, load_data
 from particleaugment.models import build_model
+from particleaugment.search.gap import GapFilter
+from particleaugment.search.paper import PaperFilter
 from particleaugment.training.build import always_on
 from particleaugment.training.config import Config
 
@@ -25,19 +27,19 @@ __all__ = ["augmentation_share", "flops_per_image", "flops_per_phase", "work"]
 def work(config: Config, phases: Mapping[str, float]) -> dict[str, Any]:
     """Return what a run achieved per second, phase by phase, and on a GPU the share of its augmentation."""
     data = load_data(
-        config.data,
-        config.data_dir or None,
-        image_size=config.image_size or None,
-        validation=config.validation,
-        train_size=config.train_size,
-        groups=config.groups,
-        seed=config.data_seed,
+        config.data.name,
+        config.data.data_dir or None,
+        image_size=config.data.image_size or None,
+        validation=config.data.validation,
+        train_size=config.data.train_size,
+        groups=config.data.groups,
+        seed=config.data.data_seed,
         quiet=True,
     )
     flops = flops_per_phase(config, data)
     achieved = {name: float(f"{flops[name] / phases[name] / 1e12:.4g}") for name in flops if name in phases}
     found: dict[str, Any] = {"training_tflops": achieved["train"], "tflops": achieved}
-    if config.device == "cuda" and not config.searches:
+    if config.training.device == "cuda" and not config.searches:
         found["augmentation"] = augmentation_share(config, data, phases["train"])
     return found
 
@@ -65,15 +67,17 @@ def flops_per_phase(config: Config, data: ImageData) -> dict[str, int]:
     forward, backward = flops_per_image(config.model, data.num_classes, data.train_images.shape[1:])
     total = len(data.train_labels)
     work = {"train": total * (forward + backward), "evaluate": len(data.test_labels) * forward}
-    if config.searches:
-        clone, measured = (
-            size if isinstance(size, int) else int(size * total) for size in (config.clone_size, config.measure_size)
-        )
-        if config.measure == "loss":  # each op alone and no op, and two passes over as many training samples
-            work["measure"] = (len(config.ops) + 3) * measured * forward
+    filter = config.filter
+    if config.searches and isinstance(filter, GapFilter | PaperFilter):
+
+        def number(size: int | float) -> int:
+            return size if isinstance(size, int) else int(size * total)
+
+        if isinstance(filter, GapFilter):  # each op alone and no op, and two passes over as many training samples
+            work["measure"] = (len(config.ops) + 3) * number(filter.measure_size) * forward
         else:
-            work["clone"] = config.clone_epochs * clone * (forward + backward)
-            work["measure"] = 2 * (config.num_particles + 1) * measured * forward
+            work["clone"] = filter.clone_epochs * number(filter.clone_size) * (forward + backward)
+            work["measure"] = 2 * (filter.num_particles + 1) * number(filter.measure_size) * forward
     return work
 
 
@@ -85,7 +89,7 @@ def augmentation_share(config: Config, data: ImageData, train_seconds: float) ->
     """
     device = torch.device("cuda")
     images = data.train_images.to(device)
-    dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
+    dtype = torch.bfloat16 if config.training.precision == "bf16" else torch.float32
     before, after = always_on(config)
     pipeline = FusedPipeline(
         config.fixed_policy(),
@@ -94,17 +98,17 @@ def augmentation_share(config: Config, data: ImageData, train_seconds: float) ->
         config.seed,
         before=before,
         after=(*after, Normalize(data.mean, data.std, dtype)),
-        resample=resample_code(config.resample),
-        fill=config.fill,
+        resample=resample_code(config.transforms.resample),
+        fill=config.transforms.fill,
         dtype=dtype,
         channels_last=True,
     )
-    ids = torch.randperm(len(images), device=device)[: config.batch_size].contiguous()
+    ids = torch.randperm(len(images), device=device)[: config.training.batch_size].contiguous()
     times = milliseconds(as_graph(partial(pipeline, images, ids, index=ids)))
     alone = statistics.median(times) * 1e3
-    step = train_seconds / (len(images) / config.batch_size) * 1e6
+    step = train_seconds / (len(images) / config.training.batch_size) * 1e6
     return {
-        "batch": config.batch_size,
+        "batch": config.training.batch_size,
         "augmentation_microseconds": round(alone, 2),
         "step_microseconds": round(step, 2),
         "share_of_step": round(alone / step, 4),

@@ -89,15 +89,15 @@ def run_candidate(
     groups = getattr(parts.data, "train_groups", None)
     extra = () if groups is None else (groups.cpu(),)
     trained, held = held_out_split(labels, settings.held_out, config.seed, *extra)
-    controller = Controller(settings, ops, config.epochs, parts.data.num_classes)
+    controller = Controller(settings, ops, config.training.epochs, parts.data.num_classes)
     indices = torch.tensor(op_indices(ops))
     ready, curve, traces, evaluating = time.monotonic(), [], [], 0.0
-    for epoch in range(1, config.epochs + 1):
+    for epoch in range(1, config.training.epochs + 1):
         stop.check()
         for group in parts.optimizer.param_groups:
             group["lr"].fill_(learning_rate(config, epoch))
         parts.model.train()
-        measured = epoch <= FROZEN_FROM * config.epochs
+        measured = epoch <= FROZEN_FROM * config.training.epochs
         ids = trained if measured else torch.arange(len(labels))
         order = ids[epoch_permutation(len(ids), config.seed, epoch)]
         trainee.op_sums.zero_()
@@ -106,7 +106,7 @@ def run_candidate(
             raise ValueError("the training loss is not finite")
         sums = trainee.op_sums.cpu().double()[:, indices]
         controller.update(epoch, loss, trainee.held_out_loss(held) if measured else None, sums[0], sums[1])
-        if epoch % config.evaluate_every == 0 or epoch == config.epochs:
+        if epoch % config.training.evaluate_every == 0 or epoch == config.training.epochs:
             before = time.monotonic()
             parts.model.eval()
             held_out_loss, accuracy = trainee.evaluate()
@@ -117,9 +117,9 @@ def run_candidate(
     return {
         "accuracy": curve[-1][3],
         "loss": round(curve[-1][2], 5),
-        "difficulty": difficulty(curve, config.epochs),
-        "steps": config.epochs * -(-len(labels) // config.batch_size),
-        "epochs": config.epochs,
+        "difficulty": difficulty(curve, config.training.epochs),
+        "steps": config.training.epochs * -(-len(labels) // config.training.batch_size),
+        "epochs": config.training.epochs,
         "images": len(labels),
         "curve": [[int(row[0]), *(round(value, 4) for value in row[1:])] for row in curve],
         "trace": traces,

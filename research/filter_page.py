@@ -22,6 +22,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "benchmarks")]
 
 from common import result, table  # noqa: E402
 from gap_average import is_measured  # noqa: E402
+from old_names import OLD_ARMS  # noqa: E402
 from pictures import on_white  # noqa: E402
 from signal_statistics import ranks, summary  # noqa: E402
 
@@ -91,7 +92,7 @@ def _arms(runs: list[dict[str, Any]], names: list[str], called: dict[str, str] |
             each = ", ".join(f"{value:.2f}" for value in last)
             learned = [np.mean(run["ops_per_image"]) for run in finished if run["ops_per_image"]]
             density = f"{np.mean(learned):.2f}" if learned else ""
-            label = (called or {}).get(name, name)
+            label = (called or OLD_ARMS).get(name, name)
             lines.append([label, str(len(last)), f"{np.mean(last):.2f} %", each, f"{loss:.2f}", density])
     return table(["arm", "seeds", "held-out accuracy", "each", "training loss", "ops an image"], lines)
 

@@ -23,6 +23,7 @@ import torch
 from particleaugment import filter as pf
 from particleaugment.core.ops import OPS
 from particleaugment.search.gap import FINAL, GapFilter, Severity, averaged_gap
+from particleaugment.training.config import Config, settings_of
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "benchmarks")]
@@ -65,7 +66,7 @@ def replay(steps: list[dict[str, Any]], epochs: int, share: float, seed: int) ->
 
 def measurements(run: Path) -> dict[str, Any]:
     """Return what a run measured, as the result file keeps it."""
-    config = json.loads((run / "config.json").read_text())
+    config = Config.from_json((run / "config.json").read_text())
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     steps = [
         {
@@ -78,7 +79,8 @@ def measurements(run: Path) -> dict[str, Any]:
         for record in records
         if record["kind"] == "filter"
     ]
-    return {"run": {key: config[key] for key in ("recipe", "epochs", "seed", "gain", "validation")}, "steps": steps}
+    settings = settings_of(config)
+    return {"run": {key: settings[key] for key in ("recipe", "epochs", "seed", "gain", "validation")}, "steps": steps}
 
 
 def scatter(gaps: list[float]) -> float:

@@ -15,14 +15,14 @@ from particleaugment.data import load_digits
 from particleaugment.recipes import get_recipe
 from particleaugment.report.report_and_events import ReportAndEvents
 from particleaugment.training import checkpoint, loop
-from particleaugment.training.config import override
 from particleaugment.training.display import Display
 from particleaugment.training.run import RunFolder
 from particleaugment.training.session import Session
 from particleaugment.util.stop import Stop, Stopped
 
 TINY = ["epochs=3", "batch_size=20", "clone_size=20", "measure_size=10", "num_particles=4", "precision=fp32"]
-TINY_OPTIONS = ["--preset", "paper", *(part for setting in TINY for part in ("--set", setting))]
+TINY_GAP = [setting for setting in TINY if not setting.startswith("clone_size")]
+TINY_OPTIONS = ["--set", "filter=paper", *(part for setting in TINY for part in ("--set", setting))]
 """The paper's filter on the command line: it has every phase that a step can have, the clone's training among them."""
 
 
@@ -63,7 +63,9 @@ def no_report(monkeypatch):
 
 
 def config_of(*assignments):
-    return override(get_recipe("digits", "paper"), [*TINY, *assignments])
+    """A tiny run by the paper's filter, or by the one that the settings name."""
+    tiny = TINY_GAP if "filter=gap" in assignments else TINY
+    return get_recipe("digits").override(["filter=paper", *tiny, *assignments])
 
 
 def session_of(path, *assignments, stop=None, checkpoint_seconds=0.0):

@@ -57,10 +57,10 @@ def test_the_command_measures_everything_and_fits_a_terminal(tiny, tmp_path, mon
         assert {"batch", "pil"} < set(names)
         assert ("timm" in names) == (timm_transform() is not None)
     assert all(0 < row["low"] <= row["median"] <= row["high"] for row in cpu)
-    plain, improved, searching = training
-    assert [row["policy"] for row in training] == ["randaugment", "improved", "particles"]
+    plain, gap, searching = training
+    assert [row["policy"] for row in training] == ["randaugment", "gap", "paper"]
     assert set(plain["phases"]) == {"train", "evaluate"}
-    assert set(improved["phases"]) == {"train", "evaluate", "measure", "filter"}
+    assert set(gap["phases"]) == {"train", "evaluate", "measure", "filter"}
     assert set(searching["phases"]) == {"train", "evaluate", "clone", "measure", "filter"}
     for row in training:
         assert 0 < row["low"] <= row["seconds_per_epoch"] <= row["high"]
@@ -68,7 +68,7 @@ def test_the_command_measures_everything_and_fits_a_terminal(tiny, tmp_path, mon
     for shown in (
         "CPU, 32x32",
         "CPU, 48x48",
-        "improved filter",
+        "gap filter",
         "paper's filter",
         "clone",
         f"torch {torch.__version__}",

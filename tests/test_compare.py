@@ -13,19 +13,19 @@ from typer.testing import CliRunner
 
 from particleaugment.cli.main import app
 from particleaugment.compare.arm_summary import arm_summaries, differences, print_comparison, remarks
-from particleaugment.compare.arms import parse_arms, parse_seeds
+from particleaugment.compare.arms import Base, parse_arms, parse_seeds
 from particleaugment.compare.command import _command_text
 from particleaugment.compare.comparison import Comparison, ComparisonFolder
 from particleaugment.compare.comparison_page import render
 from particleaugment.compare.run_record import RunRecord
 from particleaugment.recipes import get_recipe
-from particleaugment.training.build import resolve
-from particleaugment.training.config import ConfigError, override
+from particleaugment.training.config import ConfigError
 from particleaugment.training.run import RunError, locked_folder
 
 EPOCHS = 4
-BASE = resolve(override(get_recipe("digits", "paper"), [f"epochs={EPOCHS}", "num_particles=4"]))
-MINE = "mine:preset=paper,sigma=0.01"
+SETTINGS = [f"epochs={EPOCHS}", "num_particles=4"]
+BASE = Base.of(get_recipe("digits"), SETTINGS)
+MINE = "mine:filter=paper,sigma=0.01"
 
 
 def write_run(folder, record, config, accuracies, finished=True):
@@ -37,7 +37,7 @@ def write_run(folder, record, config, accuracies, finished=True):
         if config.searches:
             line["ops_per_image"] = 0.7
         run.append_metrics(line | {"seconds": {"train": 10.0, "evaluate": 1.0, "resumes": 0}})
-        if config.searches and epoch < config.epochs:
+        if config.searches and epoch < config.training.epochs:
             step = {"kind": "filter", "epoch": epoch, "step": epoch, "skip_reason": None, "resampled": False}
             step |= {"d0": 1.0, "delta": [1.0], "standard_error": [0.1]}
             step |= {"effective_sample_size": 4.0, "ops_per_image": 0.7}
@@ -104,7 +104,7 @@ def test_file_holds_everything(tmp_path):
     assert folder.read() == comparison
     document = json.loads(folder.file.read_text())
     assert document["recipe"] == "digits"
-    assert document["config"]["epochs"] == EPOCHS
+    assert document["config"]["training"]["epochs"] == EPOCHS
     assert document["summary"][0]["best_epoch_mean"] == 91.25
     assert document["differences"][0]["pairs"] == 3
     assert document["runs"][0]["accuracy"] == curve(90.0)
@@ -209,7 +209,7 @@ def test_page_tells_everything(page):
 
 
 def test_validation_images_are_named_as_such(tmp_path):
-    base = resolve(override(BASE, ["validation=200"]))
+    base = Base.of(get_recipe("digits"), [*SETTINGS, "validation=200"])
     _, comparison = comparison_in(tmp_path / "c", base=base)
     assert "accuracy on validation images" in printed(comparison)
     assert "accuracy on validation images" in render(comparison)
@@ -270,7 +270,7 @@ def test_settings_must_agree(tmp_path):
     outcome = command("digits", "--arms", "none", "--out", folder.path, "--set", "epochs=9", "--set", "num_particles=4")
     assert outcome.exit_code == 2
     assert "was started with epochs=4, and now epochs=9 is asked for; repeat the settings" in outcome.stderr
-    outcome = command("digits", "--arms", "mine:preset=paper,sigma=0.02", "--out", folder.path, *SAME)
+    outcome = command("digits", "--arms", "mine:filter=paper,sigma=0.02", "--out", folder.path, *SAME)
     assert outcome.exit_code == 2
     assert re.search(r"the arm 'mine' was started with .* sigma=0.01, and now it means .* sigma=0.02;", outcome.stderr)
     config_file = folder.path / "runs" / "none-0" / "config.json"
@@ -282,12 +282,12 @@ def test_settings_must_agree(tmp_path):
 
 def test_a_comparison_may_move_to_where_the_data_lie_elsewhere(tmp_path):
     def at(directory):
-        return resolve(override(BASE, [f"data_dir={tmp_path / directory}"]))
+        return Base.of(get_recipe("digits"), [*SETTINGS, f"data_dir={tmp_path / directory}"])
 
     folder, comparison = comparison_in(tmp_path / "c", arms="none", seeds="0", base=at("here"))
-    assert comparison.base.data_dir == str(tmp_path / "here")
+    assert comparison.base.config.data.data_dir == str(tmp_path / "here")
     assert str(tmp_path) not in folder.file.read_text() + render(comparison)
-    assert folder.plan(at("there"), parse_arms("none"), (0, 1)).base.data_dir == str(tmp_path / "there")
+    assert folder.plan(at("there"), parse_arms("none"), (0, 1)).base.config.data.data_dir == str(tmp_path / "there")
     unfinished = folder.plan(at("here"), parse_arms("none"), (1,)).runs[1]
     write_run(folder, unfinished, comparison.arm("none").config(at("here"), 1), curve(80)[:1], finished=False)
     with pytest.raises(ConfigError, match=r"none-1 was started with data_dir=.*here, and now data_dir=.*there"):
@@ -296,14 +296,14 @@ def test_a_comparison_may_move_to_where_the_data_lie_elsewhere(tmp_path):
 
 def test_a_folder_behind_a_colon_is_a_place_like_any_other(tmp_path, monkeypatch):
     def at(setting):
-        return resolve(override(BASE, ["data=folder", setting]))
+        return Base.of(get_recipe("digits"), [*SETTINGS, "data=folder", setting])
 
     for cwd in ("here", "there"):
         (tmp_path / cwd).mkdir()
     monkeypatch.chdir(tmp_path / "here")
     folder, comparison = comparison_in(tmp_path / "c", arms="none", seeds="0", base=at("data=folder:images"))
     assert str(tmp_path) not in folder.file.read_text() + render(comparison)
-    assert folder.read().base.data == "folder"
+    assert folder.read().base.config.data.name == "folder"
     unfinished = folder.plan(comparison.base, parse_arms("none"), (1,)).runs[1]
     write_run(folder, unfinished, comparison.arm("none").config(comparison.base, 1), curve(80)[:1], finished=False)
 
@@ -338,7 +338,7 @@ def test_a_line_that_a_crash_has_torn_does_not_stand_in_the_way(tmp_path):
 
 def test_settings_may_change_while_nothing_has_started(tmp_path):
     folder, _ = comparison_in(tmp_path / "c", accuracy=lambda arm, seed: None)
-    base = resolve(override(BASE, ["epochs=9"]))
+    base = Base.of(get_recipe("digits"), ["epochs=9", "num_particles=4"])
     plan = folder.plan(base, parse_arms("none"), (3,))
     assert [(run.arm, run.seed, run.epochs) for run in plan.runs] == [("none", 3, 9)]
 
@@ -346,11 +346,13 @@ def test_settings_may_change_while_nothing_has_started(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["digits", "--arms", "partcles"], "there is no arm 'partcles'; did you mean particles?"),
+        (["digits", "--arms", "papr"], "there is no arm 'papr'; did you mean paper?"),
         (["digits", "--seeds", "5-2"], "'5-2' is not a seed or a range of seeds; write them as 0-11 or 0,3,7"),
         (["digitz"], "there is no recipe 'digitz'; did you mean digits?"),
         (["digits", "--set", "epocs=3"], "there is no setting 'epocs'; did you mean epochs?"),
         (["digits", "--set", "seed=3"], "the seeds are given by --seeds"),
+        (["digits", "--set", "filter=paper"], "--set filter is not for comparisons: arms say it"),
+        (["digits", "--arms", "none,gap", "--set", "eta=1"], "none of the filters compared, gap, has a setting eta"),
         (["digits", "--arms", "none", "--against", "nune"], "--against names 'nune', which is no arm"),
         (["digits", "--arms", "mine:policy=schedule:absent.json"], "there is no policy file"),
     ],
@@ -371,7 +373,7 @@ def test_folders_that_are_no_comparison(tmp_path):
     outcome = command(folder.path)
     assert outcome.exit_code == 2
     assert "add --report to write its table and page anew" in outcome.stderr
-    for content in ("{}", "[]", "nothing", '{"format": "particleaugment comparison", "version": 1, "config": 3}'):
+    for content in ("{}", "[]", "nothing", '{"format": "particleaugment comparison", "version": 2, "config": 3}'):
         folder.file.write_text(content)
         with pytest.raises(RunError, match="is not the file of a comparison"):
             folder.read()

@@ -1,5 +1,7 @@
 """Arms and seeds, as they are written on the command line."""
 
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -9,43 +11,45 @@ from toy import search_of
 from typer.testing import CliRunner
 
 from particleaugment.cli.main import app
-from particleaugment.compare.arms import ARMS, parse_arms, parse_seeds
+from particleaugment.compare.arms import ARMS, Arm, Base, parse_arms, parse_seeds
 from particleaugment.policies.parse import TIMM_OPS
 from particleaugment.recipes import get_recipe
 from particleaugment.search.filters import filter_settings
 from particleaugment.training.config import ConfigError
 
+DIGITS = Base.of(get_recipe("digits"))
+
 
 @pytest.mark.parametrize("name", ARMS)
 def test_every_arm_fits_every_kind_of_recipe(name):
     for recipe in ("digits", "cifar10-wrn28-2", "cifar100-wrn28-10"):
-        config = ARMS[name].config(get_recipe(recipe, "paper"), seed=5)
+        config = ARMS[name].config(Base.of(get_recipe(recipe)), seed=5)
         assert config.seed == 5
         if config.searches:
-            config.filter().check(config.ops, config.epochs)
+            config.filter.check(config.ops, config.training.epochs)
         else:
             assert config.fixed_policy()
 
 
 def test_no_two_arms_are_the_same():
-    configs = [arm.config(get_recipe("digits", "paper"), seed=0) for arm in ARMS.values()]
+    configs = [arm.config(DIGITS, seed=0) for arm in ARMS.values()]
     assert len(set(configs)) == len(configs)
 
 
 def test_the_controls_differ_from_their_filter_in_kind_alone():
-    base = get_recipe("cifar10-wrn28-2", "paper")
+    base = Base.of(get_recipe("cifar10-wrn28-2"))
 
     def settings(name):
-        return filter_settings(ARMS[name].config(base, seed=0).filter())
+        return filter_settings(ARMS[name].config(base, seed=0).filter)
 
     def changed(one, other):
         return {key for key in settings(one) if settings(one)[key] != settings(other)[key]}
 
-    assert changed("particles", "particles-frozen") == {"kind"}
-    assert changed("particles", "particles-shuffled") == {"kind"}
-    assert changed("improved", "improved-frozen") == {"kind"}
-    assert changed("particles", "particles-authors") == {"kind", "m", "start_value", "resampling"}
-    assert ARMS["particles-authors"].config(base, seed=0).ops == TIMM_OPS
+    assert changed("paper", "paper-frozen") == {"kind"}
+    assert changed("paper", "paper-shuffled") == {"kind"}
+    assert changed("gap", "gap-frozen") == {"kind"}
+    assert changed("paper", "paper-authors") == {"kind", "m", "start_value", "resampling"}
+    assert ARMS["paper-authors"].config(base, seed=0).ops == TIMM_OPS
 
 
 def test_the_documentation_names_every_arm():
@@ -54,16 +58,16 @@ def test_the_documentation_names_every_arm():
 
 
 def test_arms_of_ones_own():
-    arms = parse_arms("none, mine:sigma=0.02,m=4,fill=(1,2,3),particles,other:policy=rand-m9-n3-inc1")
-    assert [arm.name for arm in arms] == ["none", "mine", "particles", "other"]
-    config = arms[1].config(get_recipe("digits", "paper"), seed=1)
-    assert (config.sigma, config.m, config.fill, config.policy) == (0.02, 4.0, (1, 2, 3), "particles")
-    assert (config.measure, config.alpha) == ("loss", 0.5), "a filter of one's own starts from the improved one"
-    (literal,) = parse_arms("mine:preset=paper,eta=0.5")
-    config = literal.config(get_recipe("digits", "paper"), seed=1)
-    assert (config.measure, config.alpha, config.eta) == ("clone", 0.8, 0.5)
-    assert arms[3].settings == ("policy=rand-m9-n3-inc1",)
-    assert arms[3].config(get_recipe("digits", "paper"), seed=1).policy == "rand-m9-n3-inc1"
+    arms = parse_arms("none, mine:sigma=0.02,m=4,fill=(1,2,3),paper,other:policy=rand-m9-n3-inc1")
+    assert [arm.name for arm in arms] == ["none", "mine", "paper", "other"]
+    config = arms[1].config(DIGITS, seed=1)
+    assert (config.filter.sigma, config.filter.m, config.transforms.fill) == (0.02, 4.0, (1, 2, 3))
+    assert (config.policy, config.filter.kind) == ("learned", "gap"), "as train has it"
+    (literal,) = parse_arms("mine:filter=paper,eta=0.5")
+    config = literal.config(DIGITS, seed=1)
+    assert (config.filter.kind, config.filter.alpha, config.filter.eta) == ("paper", 0.8, 0.5)
+    assert (arms[3].policy, arms[3].settings) == ("rand-m9-n3-inc1", ())
+    assert arms[3].config(DIGITS, seed=1).policy == "rand-m9-n3-inc1"
     assert parse_arms("none,none") == (ARMS["none"],)
 
 
@@ -73,7 +77,7 @@ def test_a_schedule_is_named_after_its_run(tmp_path):
     search_of().schedule(3).save(file)
     (arm,) = parse_arms(f"schedule:{file}")
     assert arm.name == "schedule-my-run"
-    assert arm.config(get_recipe("digits", "paper"), seed=0).fixed_policy().epochs == 3
+    assert arm.config(DIGITS, seed=0).fixed_policy().epochs == 3
     with pytest.raises(ConfigError, match=r"there is no policy file .*other\.json"):
         parse_arms(f"schedule:{tmp_path}/other.json")
 
@@ -88,7 +92,7 @@ def test_a_schedule_is_named_after_its_run(tmp_path):
         ("none:m=4", "the arm 'none' has its own settings"),
         ("a/b:m=4", "'a/b' cannot be an arm's name"),
         ("mine:", "the arm 'mine' has no settings"),
-        ("mine:preset=papr,m=4", "there is no preset 'papr'; did you mean paper?"),
+        ("mine:filter=papr,m=4", "there is no filter 'papr'; did you mean paper?"),
         ("mine:m=4,seed=3", "the arm 'mine' sets a seed"),
         ("mine:m=4,mine:m=5", "two different arms are called 'mine'"),
     ],
@@ -102,7 +106,51 @@ def test_arms_that_are_none(text, message):
 def test_errors_in_an_arms_settings_name_the_arm():
     (arm,) = parse_arms("mine:sgima=0.1")
     with pytest.raises(ConfigError, match="arm 'mine': there is no setting 'sgima'; did you mean sigma"):
-        arm.config(get_recipe("digits", "paper"), seed=0)
+        arm.config(DIGITS, seed=0)
+
+
+def test_what_a_comparison_sets_counts_more_than_a_filters_own_settings():
+    base = Base.of(get_recipe("cifar10-wrn28-2"), ["m=7", "eta=0.5", "sigma=0.01", "epochs=3"])
+    found = {arm.name: arm.config(base, seed=0) for arm in parse_arms("none,gap,paper,paper-authors,mine:sigma=0.3")}
+    assert {config.training.epochs for config in found.values()} == {3}
+    filters = {name: config.filter for name, config in found.items() if config.searches}
+    assert {name: (filter.m, filter.sigma) for name, filter in filters.items()} == {
+        "gap": (7.0, 0.01),
+        "paper": (7.0, 0.01),
+        "paper-authors": (7.0, 0.01),
+        "mine": (7.0, 0.3),
+    }
+    assert filters["paper"].eta == filters["paper-authors"].eta == 0.5
+    assert filters["paper"].clone_size == 25600, "what nobody sets is the recipe's"
+
+
+def test_ops_that_a_comparison_sets_are_those_of_all_arms():
+    base = Base.of(get_recipe("digits"), ["ops=Rotate,Invert", "nonzero=1"])
+    for arm in parse_arms("gap,paper,paper-authors,trivialaugment"):
+        assert arm.config(base, seed=0).ops == ("Rotate", "Invert")
+    (own,) = parse_arms("mine:ops=(Color,Invert)")
+    assert own.config(base, seed=0).ops == ("Color", "Invert")
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("seed=3", "--set seed is not for comparisons: the seeds are given by --seeds"),
+        ("filter=paper", "--set filter is not for comparisons: arms say it, as in --arms name:filter=paper"),
+        ("policy=trivial", "--set policy is not for comparisons: arms say it, as in --arms name:policy=trivial"),
+        ("epoch=3", "there is no setting 'epoch'; did you mean epochs?"),
+    ],
+)
+def test_settings_that_are_not_for_all_arms(setting, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        Base.of(get_recipe("digits"), [setting])
+
+
+@pytest.mark.parametrize("text", ["none", "paper-authors", "mine:filter=paper,sigma=0.02", "own:policy=trivial,m=3"])
+def test_an_arm_survives_its_file(text):
+    (arm,) = parse_arms(text)
+    again = Arm.from_dict(json.loads(json.dumps(arm.to_dict())))
+    assert (again, again.meaning) == (arm, arm.meaning)
 
 
 def test_seeds():

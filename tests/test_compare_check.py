@@ -11,13 +11,13 @@ from typer.testing import CliRunner
 
 from particleaugment.cli.main import app
 from particleaugment.compare import data_fit
-from particleaugment.compare.arms import parse_arms
+from particleaugment.compare.arms import Base, parse_arms
 from particleaugment.compare.command import compare
 from particleaugment.compare.comparison import ComparisonFolder
 from particleaugment.compare.data_fit import check_data
 from particleaugment.recipes import get_recipe
 from particleaugment.training.build import build, resolve
-from particleaugment.training.config import ConfigError, override
+from particleaugment.training.config import ConfigError
 
 PER_CLASS = 12
 
@@ -53,7 +53,7 @@ def refused(tmp_path, *arguments):
 
 
 def base_of(recipe, *settings):
-    return resolve(override(get_recipe(recipe, "paper"), list(settings)))
+    return Base.of(get_recipe(recipe), settings)
 
 
 @pytest.mark.parametrize("stream", ["auto", "true"])
@@ -81,7 +81,7 @@ def test_settings_of_all_arms(tmp_path):
     ("arms", "message"),
     [
         (
-            "none,large:preset=paper,clone_size=4000,improved",
+            "none,large:filter=paper,clone_size=4000,gap",
             "arm 'large': the search does not suit the data: clone_size and measure_size do not suit: ",
         ),
         ("none,large:measure_size=4000", "arm 'large': the search does not suit the data: "),
@@ -95,8 +95,8 @@ def test_an_arm_that_does_not_suit_the_data_is_named(tmp_path, arms, message):
 
 
 def test_measure_size_of_the_filters_alone(tmp_path):
-    message = refused(tmp_path, "digits", "--arms", "none,improved,particles", "--set", "measure_size=5000")
-    assert message.startswith("arm 'improved': the search does not suit the data")
+    message = refused(tmp_path, "digits", "--arms", "none,gap,paper", "--set", "measure_size=5000")
+    assert message.startswith("arm 'gap': the search does not suit the data")
 
 
 @pytest.mark.parametrize("stream", ["false", "true"])
@@ -117,7 +117,7 @@ def test_data_are_loaded_once_and_dropped(pictures, monkeypatch, stream):
     base = base_of("folder", f"data_dir={pictures}", "measure_size=4", f"stream={stream}")
     gc.disable()
     try:
-        check_data(parse_arms("none,trivialaugment,particles,improved,mine:model=resnet-50"), base)
+        check_data(parse_arms("none,trivialaugment,paper,gap,mine:model=resnet-50"), base)
         kept = [reference() is not None for references in built for reference in references]
     finally:
         gc.enable()
@@ -128,7 +128,7 @@ def test_data_are_loaded_once_and_dropped(pictures, monkeypatch, stream):
 def test_a_request_for_what_the_machine_lacks(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(ConfigError, match=r"^device=cuda was asked for, but torch sees no CUDA device here"):
-        check_data(parse_arms("none,improved"), base_of("digits", "device=cuda"))
+        check_data(parse_arms("none,gap"), base_of("digits", "device=cuda"))
 
 
 def test_a_comparison_whose_data_have_gone_stays_as_it_is(tmp_path, pictures):
@@ -173,5 +173,5 @@ def test_folders_that_are_free(tmp_path):
 
 def test_without_arms_the_filter_is_the_one_that_train_uses():
     *_, arm = parse_arms(compare.__defaults__[0])
-    assert arm.config(get_recipe("digits", "paper"), seed=0) == resolve(get_recipe("digits"))
+    assert arm.config(base_of("digits"), seed=0) == resolve(get_recipe("digits").config)
     assert compare.__defaults__[1] == "0-2"

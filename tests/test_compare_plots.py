@@ -2,7 +2,7 @@
 
 import re
 
-from particleaugment.compare.arms import Arm
+from particleaugment.compare.arms import Arm, Base
 from particleaugment.compare.comparison import Comparison
 from particleaugment.compare.comparison_plots import curves
 from particleaugment.compare.run_record import RunRecord
@@ -17,8 +17,10 @@ def finished_run(arm):
 
 
 def comparison_of(names):
-    arms = tuple(Arm(name, ("policy=none",)) for name in names)
-    return Comparison(base=get_recipe("digits"), arms=arms, against=names[0], runs=tuple(map(finished_run, names)))
+    arms = tuple(Arm(name, "none") for name in names)
+    return Comparison(
+        base=Base.of(get_recipe("digits")), arms=arms, against=names[0], runs=tuple(map(finished_run, names))
+    )
 
 
 def test_no_two_of_many_arms_have_the_same_line():

@@ -7,17 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from test_compare import BASE, MINE, command, comparison_in
+from test_compare import MINE, SETTINGS, command, comparison_in
 
-from particleaugment.compare.arms import ARMS, parse_arms
+from particleaugment.compare.arms import ARMS, Base, parse_arms
 from particleaugment.compare.comparison_page import render
 from particleaugment.compare.recommendation import recommend
 from particleaugment.compare.run_record import RunRecord
 from particleaugment.compare.statistics import PairedDifference, paired_difference, seeds_to_settle
-from particleaugment.training.build import resolve
-from particleaugment.training.config import override
+from particleaugment.recipes import get_recipe
 
-STANDARD = ("none", "trivialaugment", "randaugment", "improved")
+STANDARD = ("none", "trivialaugment", "randaugment", "gap")
 
 
 def records(accuracies, seconds=None, at_once=None):
@@ -44,14 +43,14 @@ def advice(accuracies, measured_on="validation", **options):
 
 
 def test_a_clear_winner():
-    found = advice({"none": [81.8, 81.5, 82.0], "trivialaugment": [84.7, 84.5, 84.8], "improved": [83.7, 83.6, 83.7]})
+    found = advice({"none": [81.8, 81.5, 82.0], "trivialaugment": [84.7, 84.5, 84.8], "gap": [83.7, 83.6, 83.7]})
     assert (found.arm, found.sureness, found.level) == ("trivialaugment", "clear", ())
     assert found.accuracy == pytest.approx(84.667, abs=1e-3)
     assert (found.over_none.against, found.over_none.points.pairs) == ("none", 3)
-    assert (found.over_rival.against, found.over_rival.points.mean) == ("improved", pytest.approx(1.0))
+    assert (found.over_rival.against, found.over_rival.points.mean) == ("gap", pytest.approx(1.0))
     assert found.text == (
         "Recommendation: trivialaugment, 84.67 ± 0.15 % on validation images (3 seeds). It beats none by +2.90 "
-        "[+2.65, +3.15] points. Its lead over the runner-up, improved, is +1.00 [+0.75, +1.25] points. This is clear: "
+        "[+2.65, +3.15] points. Its lead over the runner-up, gap, is +1.00 [+0.75, +1.25] points. This is clear: "
         "the 95 % interval of its lead over every other arm is above 0. The best of 3 arms was picked by the same "
         "runs, so its lead is a little optimistic."
     )
@@ -74,14 +73,14 @@ def test_level_arms_give_way_to_the_simplest():
         {
             "none": [81.0, 81.2, 80.9],
             "trivialaugment": [84.6, 84.4, 85.0],
-            "improved": [84.5, 84.9, 84.8],
+            "gap": [84.5, 84.9, 84.8],
         }
     )
-    assert (found.arm, found.sureness, found.level) == ("trivialaugment", "cannot tell", ("trivialaugment", "improved"))
-    assert found.over_rival.against == "improved"
+    assert (found.arm, found.sureness, found.level) == ("trivialaugment", "cannot tell", ("trivialaugment", "gap"))
+    assert found.over_rival.against == "gap"
     assert found.over_rival.points.mean < 0 < found.over_none.points.low
     assert "It beats none by +3.63 [" in found.text
-    assert "cannot tell which arm is best: improved has the highest mean, 84.73 %, but leads by +0.07 [" in found.text
+    assert "cannot tell which arm is best: gap has the highest mean, 84.73 %, but leads by +0.07 [" in found.text
     assert "none before fixed policies before learned ones" in found.text
     assert "More than 50 seeds would be needed to separate them." in found.text
 
@@ -93,16 +92,16 @@ def test_no_policy_comes_before_any_policy():
 
 
 def test_a_level_choice_over_none_says_so():
-    found = advice({"improved": [80.4, 80.0, 80.5], "trivialaugment": [80.1, 80.3, 80.3], "none": [80.2, 80.1, 80.25]})
+    found = advice({"gap": [80.4, 80.0, 80.5], "trivialaugment": [80.1, 80.3, 80.3], "none": [80.2, 80.1, 80.25]})
     assert found.arm == "none"
-    found = advice({"improved": [80.5, 80.3, 80.8], "trivialaugment": [80.1, 80.5, 80.3], "none": [80.2, 80.0, 80.5]})
-    assert (found.arm, found.level) == ("trivialaugment", ("improved", "trivialaugment")), "none is 0.3 below improved"
+    found = advice({"gap": [80.5, 80.3, 80.8], "trivialaugment": [80.1, 80.5, 80.3], "none": [80.2, 80.0, 80.5]})
+    assert (found.arm, found.level) == ("trivialaugment", ("gap", "trivialaugment")), "none is 0.3 below gap"
     assert "Its difference to none is +0.07 [" in found.text
     assert "points: level." in found.text
 
 
 def test_the_best_may_be_the_simplest_and_level():
-    found = advice({"none": [80.2, 80.6, 80.4], "improved": [80.1, 80.7, 80.0]})
+    found = advice({"none": [80.2, 80.6, 80.4], "gap": [80.1, 80.7, 80.0]})
     assert (found.arm, found.sureness) == ("none", "cannot tell")
     assert "It has the highest mean, but these runs cannot tell whether it is the best arm" in found.text
 
@@ -140,9 +139,9 @@ def test_arms_without_common_seeds():
 
 
 def test_an_arm_with_one_seed_is_not_considered():
-    found = advice({"none": [80.0, 80.1], "trivialaugment": [84.0, 84.0], "improved": [99.0]})
+    found = advice({"none": [80.0, 80.1], "trivialaugment": [84.0, 84.0], "gap": [99.0]})
     assert found.arm == "trivialaugment"
-    assert "fewer than two finished seeds are shared with trivialaugment: improved." in found.text
+    assert "fewer than two finished seeds are shared with trivialaugment: gap." in found.text
 
 
 def test_nothing_to_choose_between():
@@ -219,7 +218,7 @@ def test_seeds_that_never_settle():
 
 
 def test_it_ends_the_command_and_is_on_the_page_and_in_the_file(tmp_path):
-    base = resolve(override(BASE, ["validation=200"]))
+    base = Base.of(get_recipe("digits"), [*SETTINGS, "validation=200"])
     folder, comparison = comparison_in(tmp_path / "c", base=base)
     outcome = command(folder.path, "--report")
     *_, text, page = outcome.stdout.splitlines()

@@ -11,16 +11,15 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from particleaugment.compare.arms import ARMS, parse_arms
+from particleaugment.compare.arms import ARMS, Base, parse_arms
 from particleaugment.compare.comparison import ComparisonFolder
 from particleaugment.compare.comparison_progress import ComparisonProgress
 from particleaugment.compare.execute import execute
 from particleaugment.compare.run_record import RunRecord
 from particleaugment.compare.runner import Child, run_children
-from particleaugment.recipes import get_recipe, preset_settings
+from particleaugment.recipes import get_recipe
 from particleaugment.training.build import resolve
 from particleaugment.training.checkpoint import find_checkpoints
-from particleaugment.training.config import override
 from particleaugment.training.run import RunError, RunFolder
 from particleaugment.util.stop import Stop
 
@@ -63,18 +62,18 @@ def is_free(path):
 
 def test_killed_extended_stopped_and_continued(tmp_path):
     folder = ComparisonFolder(tmp_path / "c")
-    runs = {arm: folder.path / "runs" / f"{arm}-0" for arm in ("particles", "none")}
+    runs = {arm: folder.path / "runs" / f"{arm}-0" for arm in ("paper", "none")}
 
-    process = compare(folder.path, "--arms", "particles", "--seeds", "0")
-    wait_until((runs["particles"] / "metrics.jsonl").exists)
+    process = compare(folder.path, "--arms", "paper", "--seeds", "0")
+    wait_until((runs["paper"] / "metrics.jsonl").exists)
     process.kill()
     process.communicate()
-    wait_until(lambda: is_free(runs["particles"]))
-    assert find_checkpoints(runs["particles"]), "without its parent a child saves and ends"
-    assert not RunFolder.open(runs["particles"]).finished
-    assert [(run.arm, run.finished) for run in folder.read().runs] == [("particles", False)]
+    wait_until(lambda: is_free(runs["paper"]))
+    assert find_checkpoints(runs["paper"]), "without its parent a child saves and ends"
+    assert not RunFolder.open(runs["paper"]).finished
+    assert [(run.arm, run.finished) for run in folder.read().runs] == [("paper", False)]
 
-    both = ["--arms", "particles,none", "--seeds", "0", "--jobs", "2"]
+    both = ["--arms", "paper,none", "--seeds", "0", "--jobs", "2"]
     process = compare(folder.path, *both)
     lines = [process.stdout.readline() for _ in range(3)]
     assert lines[0] == "2 of 2 runs to do, 2 at a time\n"
@@ -84,7 +83,7 @@ def test_killed_extended_stopped_and_continued(tmp_path):
     code, output, errors = end(process)
     assert (code, errors) == (130, "")
     assert "stopped and saved; the same command continues" in output
-    assert "particles, seed 0: epoch " in output, "unfinished runs are named"
+    assert "paper, seed 0: epoch " in output, "unfinished runs are named"
     assert all(is_free(path) for path in runs.values())
 
     code, output, errors = end(compare(folder.path, *both))
@@ -92,19 +91,19 @@ def test_killed_extended_stopped_and_continued(tmp_path):
     assert "±" not in output, "one seed has no deviation"
     comparison = folder.read()
     particles, none = comparison.runs
-    assert (particles.arm, none.arm) == ("particles", "none")
+    assert (particles.arm, none.arm) == ("paper", "none")
     assert all(run.finished and len(run.accuracy) == 3 and run.at_once == 2 for run in comparison.runs)
     assert particles.filter["steps"] == 2
     assert set(particles.seconds) >= {"train", "evaluate", "clone", "measure", "filter"}
     assert set(none.seconds) == {"train", "evaluate"}
     commands = [made_by["command"] for made_by in comparison.commands]
     assert [command.split(" --seeds")[0] for command in commands] == [
-        "particleaugment compare digits --arms particles",
-        "particleaugment compare digits --arms particles,none",
+        "particleaugment compare digits --arms paper",
+        "particleaugment compare digits --arms paper,none",
     ], "the same command is noted once"
     assert folder.page.exists()
-    wanted = override(get_recipe("digits", "paper"), [*SETTINGS, *preset_settings("paper"), "seed=0"])
-    assert RunFolder.open(runs["particles"]).config == resolve(wanted)
+    wanted = get_recipe("digits").override(["filter=paper", *SETTINGS, "seed=0"])
+    assert RunFolder.open(runs["paper"]).config == resolve(wanted)
 
 
 def test_a_closed_output_saves_all_runs(tmp_path):
@@ -145,7 +144,7 @@ def test_a_failing_arm_is_reported_and_the_others_go_on(tmp_path):
 def test_a_request_that_was_refused_leaves_no_run_behind(tmp_path):
     """Data may go, or be damaged, after they were checked."""
     folder = ComparisonFolder(tmp_path / "c")
-    base = resolve(override(get_recipe("folder", "paper"), [f"data_dir={tmp_path}/gone"]))
+    base = Base.of(get_recipe("folder"), [f"data_dir={tmp_path}/gone"])
     plan = folder.plan(base, parse_arms("none"), (0,))
     folder.path.mkdir()
     with Stop() as stop:
@@ -158,7 +157,7 @@ def test_a_request_that_was_refused_leaves_no_run_behind(tmp_path):
 @pytest.fixture
 def sleepers(tmp_path):
     """Records, and a way to start each as a process that only sleeps."""
-    base = override(get_recipe("digits", "paper"), ["epochs=4"])
+    base = Base.of(get_recipe("digits"), ["epochs=4"])
     folder = ComparisonFolder(tmp_path / "c")
     records = [RunRecord(arm="none", seed=seed, epochs=4) for seed in range(5)]
 

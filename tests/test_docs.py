@@ -11,7 +11,7 @@ from documents import PAGES, ROOT, mentioned_commands, name, python_snippets, ty
 import particleaugment as pa
 from particleaugment.cli.main import app
 from particleaugment.recipes import get_recipe
-from particleaugment.training.config import ConfigError, override
+from particleaugment.training.config import ConfigError
 
 NAMES = [name for name in pa.__all__ if inspect.isclass(getattr(pa, name)) or inspect.isfunction(getattr(pa, name))]
 DOCS = ROOT / "docs"
@@ -56,7 +56,7 @@ def check_command(words, may_be_partial=False):
         return
     given = command.make_context(command.name, rest).params
     if command.name == "train":
-        override(get_recipe(given["recipe"], given["preset"]), given["assignments"] or [])
+        get_recipe(given["recipe"]).override(given["assignments"] or [])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

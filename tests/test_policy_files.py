@@ -14,7 +14,7 @@ from particleaugment.data import load_digits
 from particleaugment.policies.schedule import ScheduleStep
 from particleaugment.recipes import get_recipe
 from particleaugment.training import loop
-from particleaugment.training.config import ConfigError, override
+from particleaugment.training.config import ConfigError
 from particleaugment.training.display import Display
 from particleaugment.training.run import RunFolder
 from particleaugment.training.session import Session
@@ -48,7 +48,7 @@ class StopAfter(Stop):
 
 
 def config_of(*assignments):
-    return override(get_recipe("digits", "paper"), ["epochs=2", "batch_size=20", "precision=fp32", *assignments])
+    return get_recipe("digits").override(["filter=paper", "epochs=2", "batch_size=20", "precision=fp32", *assignments])
 
 
 def finish(path, *assignments, stop=None):

@@ -18,7 +18,7 @@ def test_a_run_from_python_is_the_commands(tiny, no_report, tmp_path):
     assert run.finished
     options = ["epochs=2", "batch_size=20", "clone_size=20", "measure_size=10", "precision=fp32"]
     settings = [part for option in options for part in ("--set", option)]
-    assert command("train", "digits", "--preset", "paper", *settings, "--out", tmp_path / "command").exit_code == 0
+    assert command("train", "digits", "--set", "filter=paper", *settings, "--out", tmp_path / "command").exit_code == 0
     assert result(tmp_path / "python") == result(tmp_path / "command")
     assert pa.resume(run.path, quiet=True).finished, "a finished run is left as it is"
 

@@ -6,11 +6,14 @@ import pytest
 import torch
 from PIL import Image
 
+from particleaugment import GapFilter, PaperFilter
 from particleaugment.data import ImageData
-from particleaugment.recipes import PRESETS, RECIPES, get_recipe
+from particleaugment.recipes import RECIPES, get_recipe, recipe
+from particleaugment.search.filters import FILTERS
 from particleaugment.training import build as build_module
 from particleaugment.training.build import build
 from particleaugment.training.config import ConfigError
+from particleaugment.training.moments import interval
 
 PAPER = {  # l, m, epochs, learning rate, eta, velocity, start value, unit vectors
     "cifar10-wrn28-2": (3, 3.0, 250, 0.1, 1.0, 0.0, 0.25, False),
@@ -46,18 +49,19 @@ def write_files(root, classes):
 
 @pytest.mark.parametrize("name", PAPER)
 def test_settings_are_the_papers(name):
-    config = get_recipe(name, "paper")
-    found = (config.nonzero, config.m, config.epochs, config.learning_rate, config.eta, config.velocity)
-    assert (*found, config.start_value, config.unit_vectors) == PAPER[name]
-    every = config.filter(steps_per_epoch=391).every
-    assert (config.num_particles, config.sigma, every, config.clone_epochs, config.warmup) == (50, 0.05, 1, 1, 1)
-    assert (config.weight_decay, config.momentum, config.nesterov, config.alpha) == (5e-4, 0.9, True, 0.8)
+    recipe = get_recipe(name)
+    filter, training, transforms = recipe.paper, recipe.config.training, recipe.config.transforms
+    found = (filter.nonzero, filter.m, training.epochs, training.learning_rate, filter.eta, filter.velocity)
+    assert (*found, filter.start_value, filter.unit_vectors) == PAPER[name]
+    every = interval(filter.every, training.epochs, steps_per_epoch=391)
+    assert (filter.num_particles, filter.sigma, every, filter.clone_epochs, filter.warmup) == (50, 0.05, 1, 1, 1)
+    assert (training.weight_decay, training.momentum, training.nesterov, filter.alpha) == (5e-4, 0.9, True, 0.8)
     if name.startswith("imagenet"):
-        assert (config.crop, config.crop_scale, config.jitter, config.flip) == (0, 0.08, 0.4, 0.5)
-        assert config.normalization == "imagenet"
+        assert (transforms.crop, transforms.crop_scale, transforms.jitter, transforms.flip) == (0, 0.08, 0.4, 0.5)
+        assert recipe.config.data.normalization == "imagenet"
     if name.startswith("cifar"):
-        assert (config.clone_size, config.measure_size, config.batch_size) == (25600, 512, 128)
-        assert (config.crop, config.flip, config.erase) == (4, 0.5, 0.5)
+        assert (filter.clone_size, filter.measure_size, training.batch_size) == (25600, 512, 128)
+        assert (transforms.crop, transforms.flip, transforms.erase) == (4, 0.5, 0.5)
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -69,19 +73,19 @@ def test_docs_name_cost_and_result(name):
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_one_real_step(name, monkeypatch, tmp_path):
-    config = get_recipe(name)
-    size = config.image_size or 32
+    config = get_recipe(name).config
+    size = config.data.image_size or 32
     classes = next((count for key, count in CLASSES.items() if name.startswith(key)), 10)
     batch = 2 if size > 64 or "shake" in name or "28-10" in name else 8
     data = generated(size, classes, batch)
     monkeypatch.setattr(build_module, "load_data", lambda *_, **__: data)
-    config = dataclasses.replace(config, batch_size=batch, precision="fp32", device="cpu", workers=0)
-    if config.crop_scale:  # cut from files
+    config = recipe(name, batch_size=batch, precision="fp32", device="cpu", workers=0)
+    if config.transforms.crop_scale:  # cut from files
         write_files(tmp_path, classes)
-        config = dataclasses.replace(config, data_dir=str(tmp_path))
+        config = config.with_data_in(str(tmp_path))
     parts = build(config, print)
     before = [parameter.detach().clone() for parameter in parts.model.parameters()]
-    policy = config.filter().policy(config.filter().init(0, config.ops))
+    policy = config.filter.policy(config.filter.init(0, config.ops))
     parts.model.train()
     loss = parts.trainee.train(policy, torch.arange(batch), 1, progress=lambda *_: None)
     assert 0 < loss / batch < 20
@@ -91,18 +95,35 @@ def test_one_real_step(name, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipes_follow_the_gap_unless_the_paper_is_asked_for(name):
-    default, paper = get_recipe(name), get_recipe(name, "paper")
-    assert default == get_recipe(name, "improved")
-    assert (default.policy, default.measure, default.measure_on, default.update) == (
-        "particles", "loss", "heldout", "tilted",
-    )  # fmt: skip
-    assert (paper.policy, paper.measure, paper.measure_on, paper.update) == ("particles", "clone", "train", "paper")
-    filters = {setting.partition("=")[0] for settings in PRESETS.values() for setting in settings}
-    for field in dataclasses.fields(default):
-        if field.name not in filters:
-            assert getattr(default, field.name) == getattr(paper, field.name), field.name
+    made = get_recipe(name)
+    assert made.config == recipe(name) == made.override(["filter=gap"]) == recipe(name, filter="gap")
+    assert (made.config.policy, made.config.filter.kind) == ("learned", "gap")
+    paper = recipe(name, filter="paper")
+    assert paper == made.override(["filter=paper"]) == dataclasses.replace(made.config, filter=made.paper)
+    own = (made.config.filter.num_particles, made.config.filter.measure_size)
+    assert (made.paper.num_particles, made.paper.measure_size) == own
+    usual = GapFilter(num_particles=own[0], measure_size=own[1])
+    assert made.config.filter == usual, "what was measured to be best is the same in all recipes"
 
 
-def test_an_unknown_preset_is_named():
-    with pytest.raises(ConfigError, match="there is no preset 'papr'; did you mean paper"):
-        get_recipe("digits", "papr")
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_filter_by_its_name_has_the_recipes_settings(name):
+    made = get_recipe(name)
+    assert set(made.filters) == set(FILTERS)
+    for kind, filter in made.filters.items():
+        assert type(filter) is FILTERS[kind]
+        assert recipe(name, filter=kind).filter == filter == made.with_filter(kind).filter
+        changed = {"measure_size": 7, "alpha": 0.125}
+        assert recipe(name, filter=kind, **changed).filter == dataclasses.replace(filter, **changed)
+
+
+def test_a_filter_object_is_taken_as_it_is():
+    assert recipe("cifar10-wrn28-2", filter=PaperFilter(eta=0.5)).filter == PaperFilter(eta=0.5)
+    assert recipe("cifar10-wrn28-2", filter=PaperFilter(), eta=0.5).filter == PaperFilter(eta=0.5)
+
+
+def test_an_unknown_filter_is_named():
+    with pytest.raises(ConfigError, match="there is no filter 'papr'; did you mean paper"):
+        recipe("digits", filter="papr")
+    with pytest.raises(ConfigError, match="filter must be a Filter, got int"):
+        recipe("digits", filter=3)

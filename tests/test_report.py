@@ -15,9 +15,9 @@ from pages import check_self_contained, check_well_formed, outline
 
 from particleaugment import OPS, PaperFilter
 from particleaugment import filter as pf
+from particleaugment.recipes import recipe
 from particleaugment.report.metrics import alarms, history
 from particleaugment.report.page import render, write_report
-from particleaugment.training.config import Config
 from particleaugment.training.run import RunError, RunFolder
 
 EPOCHS = 100
@@ -62,8 +62,8 @@ def records(skipped=0, size=40.0, epochs=EPOCHS):
 
 
 def config_of(**changes):
-    settings = {"recipe": "digits", "epochs": EPOCHS, "clone_size": 512, "measure_size": 120} | changes
-    return Config(**settings)
+    settings = {"filter": "paper", "epochs": EPOCHS, "clone_size": 512, "measure_size": 120, "num_particles": 50}
+    return recipe("digits", **settings | changes)
 
 
 def schedule(epochs=EPOCHS, steps=None):

@@ -14,13 +14,13 @@ from scipy import stats
 from torch import nn
 
 import particleaugment as pa
-from particleaugment.compare.comparison import Comparison
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "research"), str(ROOT / "benchmarks")]
 
 import gap_average  # noqa: E402
 import matched_schedule  # noqa: E402
+import old_names  # noqa: E402
 import signal_alignment as alignment  # noqa: E402
 import signal_statistics as study  # noqa: E402
 from signal_average import WeightAverage, estimate_batch_statistics  # noqa: E402
@@ -182,9 +182,9 @@ def test_an_average_follows_the_weights():
 
 
 def test_the_matched_schedule_applies_as_many_ops_as_the_learned_policies_did_but_chooses_none():
-    found = Comparison.from_json((ROOT / "benchmarks" / "results" / "compare" / "digits" / "compare.json").read_text())
-    schedule = matched_schedule.matched(found, "improved")
-    learned = np.mean([run.ops_per_image for run in found.of_arm("improved")], axis=0)
+    found = old_names.read_comparison(ROOT / "benchmarks" / "results" / "compare" / "digits")
+    schedule = matched_schedule.matched(found, "gap")
+    learned = np.mean([run.ops_per_image for run in found.of_arm("gap")], axis=0)
     policies = [schedule.at(epoch) for epoch in range(1, len(learned) + 1)]
     assert [policy.ops_per_image for policy in policies] == pytest.approx(learned.tolist())
     applied = policies[-1].particles.sum(0)

@@ -28,7 +28,7 @@ def test_operations_are_those_of_the_layers():
 
 
 def test_work_per_second():
-    found = work(get_recipe("digits"), {"train": 2.0, "evaluate": 0.5, "measure": 1.0})
+    found = work(get_recipe("digits").config, {"train": 2.0, "evaluate": 0.5, "measure": 1.0})
     forward, backward = flops_per_image("wrn-10-1", 10, (3, 32, 32))
     assert found["training_tflops"] == found["tflops"]["train"] > 0
     assert set(found["tflops"]) == {"train", "evaluate", "measure"}

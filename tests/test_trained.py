@@ -10,7 +10,6 @@ import particleaugment as pa
 from particleaugment.data.folder import load_folder
 from particleaugment.recipes import get_recipe
 from particleaugment.training import loop
-from particleaugment.training.config import override
 from particleaugment.training.display import Display
 from particleaugment.training.run import RunFolder
 from particleaugment.training.session import Session
@@ -52,7 +51,7 @@ def test_files_are_read_as_the_runs_test_images_were(no_report, tmp_path, settin
         "erase=0",
         "workers=0",
     ]
-    config = override(get_recipe("folder"), [f"data_dir={tmp_path / 'pictures'}", *base, *settings])
+    config = get_recipe("folder").override([f"data_dir={tmp_path / 'pictures'}", *base, *settings])
     session = Session(RunFolder.create(tmp_path / "run", config), Display(quiet=True), Stop(), 0.0)
     assert loop.train(session)
     session.close()

@@ -4,7 +4,6 @@ import hashlib
 import os
 import signal
 import sys
-from dataclasses import replace
 
 import torch
 from torch import nn
@@ -15,7 +14,7 @@ from particleaugment.data import epoch_permutation
 from particleaugment.data.digits import load_digits
 from particleaugment.data.samples import Samples
 from particleaugment.models import build_model
-from particleaugment.recipes import get_recipe
+from particleaugment.recipes import recipe
 from particleaugment.trainee.eager import EagerTrainee
 from particleaugment.trainee.learner import Learner, NonFiniteLoss
 from particleaugment.trainee.ranks import RankError, ReportedByFirst, fingerprint
@@ -215,7 +214,7 @@ def no_number(ranks):
 def too_small_a_batch(ranks):
     """What each rank says to a batch that cannot be shared out."""
     try:
-        build(resolve(replace(get_recipe("digits", "paper"), batch_size=1, device="cpu")), print, ranks=ranks)
+        build(resolve(recipe("digits", filter="paper", batch_size=1, device="cpu")), print, ranks=ranks)
     except (ConfigError, RankError) as error:
         return ranks.gather_texts(f"{type(error).__name__}: {error}".partition(":")[0])
     return ranks.gather_texts("built")
@@ -240,19 +239,19 @@ def first_step(ranks):
     """A network after its first real step, taken at once and after others that were undone, as when a run goes on."""
     prints = []
     for late in (False, True):
-        config = resolve(replace(get_recipe("digits", "paper"), device="cpu", precision="fp32", seed=SEED))
+        config = resolve(recipe("digits", filter="paper", device="cpu", precision="fp32", seed=SEED))
         trainee = build(config, print, ranks=ranks).trainee
         if late:
             with Snapshot().of(trainee.model, trainee.optimizer):
-                trainee.train(trainee.augment.policy, torch.arange(2 * config.batch_size), 0, progress=silent)
-        trainee.train(trainee.augment.policy, torch.arange(config.batch_size), 1, progress=silent)
+                trainee.train(trainee.augment.policy, torch.arange(2 * config.training.batch_size), 0, progress=silent)
+        trainee.train(trainee.augment.policy, torch.arange(config.training.batch_size), 1, progress=silent)
         prints.append(fingerprint(trainee.model.parameters()))
     return prints
 
 
 def mixing(ranks):
     """The places in the batch that each rank's Shake-Shake network mixes."""
-    config = resolve(replace(get_recipe("digits", "paper"), model="shake-shake-8-2x2d", device="cpu"))
+    config = resolve(recipe("digits", filter="paper", model="shake-shake-8-2x2d", device="cpu"))
     model = build(config, print, ranks=ranks).model
     return ranks.gather_texts(f"{model._first_position} {model._position_stride}")
 

@@ -39,7 +39,7 @@ def two_nodes():
 
 def train(path, *settings, **options):
     assignments = [part for setting in (*SETTINGS, *settings) for part in ("--set", setting)]
-    arguments = ["-m", "particleaugment", "train", "--preset", "paper", *assignments]
+    arguments = ["-m", "particleaugment", "train", "--set", "filter=paper", *assignments]
     arguments += ["--out", path, "--checkpoint-seconds", 0]
     return torchrun(*arguments, **options)
 

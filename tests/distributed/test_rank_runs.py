@@ -91,7 +91,7 @@ def test_two_nodes_and_a_worker_killed_on_one_of_them(undisturbed, tmp_path):
 def test_a_rank_that_computes_wrongly_stops_the_run(tmp_path):
     path = tmp_path / "run"
     assignments = [part for setting in SETTINGS for part in ("--set", setting)]
-    assignments += ["--preset", "paper", "--checkpoint-seconds", "0"]
+    assignments += ["--set", "filter=paper", "--checkpoint-seconds", "0"]
     process = torchrun(HERE / "corrupted.py", "train", *assignments, "--out", path)
     with ending(process):
         code, _, errors = end(process)

@@ -10,7 +10,7 @@ from PIL import Image
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are found in /proc")
 SETTINGS = (
     *("model=wrn-10-1", "image_size=16", "crop=2", "epochs=2", "batch_size=7", "learning_rate=0.02", "workers=1"),
-    *("num_particles=4", "clone_size=11", "measure_size=5", "precision=fp32", "device=cpu", "validation=9"),
+    *("num_particles=4", "measure_size=5", "precision=fp32", "device=cpu", "validation=9"),
 )
 
 
@@ -26,13 +26,14 @@ def pictures(tmp_path_factory):
     return root
 
 
-@pytest.mark.parametrize("preset", [pytest.param("improved", marks=pytest.mark.slow), "paper"])
-def test_streamed_on_two_ranks_is_in_memory_on_two_ranks(pictures, tmp_path, preset):
+@pytest.mark.parametrize("filter", [pytest.param("gap", marks=pytest.mark.slow), "paper"])
+def test_streamed_on_two_ranks_is_in_memory_on_two_ranks(pictures, tmp_path, filter):
     found = {}
     for stream in ("true", "false"):
         path = tmp_path / stream
         settings = [part for s in (*SETTINGS, f"stream={stream}") for part in ("--set", s)]
-        where = ["--preset", preset, "--set", f"data_dir={pictures}", "--out", path]
+        clone = ["--set", "clone_size=11"] if filter == "paper" else []
+        where = [*clone, "--set", f"filter={filter}", "--set", f"data_dir={pictures}", "--out", path]
         process = torchrun("-m", "particleaugment", "train", "folder", *settings, *where)
         with ending(process):
             code, output, errors = end(process)

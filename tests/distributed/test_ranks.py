@@ -12,7 +12,7 @@ from launch import end, ending, torchrun
 
 from particleaugment.recipes import get_recipe
 from particleaugment.trainee.ranks import Ranks
-from particleaugment.training.config import ConfigError, override
+from particleaugment.training.config import ConfigError
 
 
 @pytest.fixture(scope="module", params=[(2, 3), pytest.param((2, 3, 4), marks=pytest.mark.slow)])
@@ -128,7 +128,7 @@ def test_a_batch_that_cannot_be_shared_out(findings):
 
 
 def test_synchronised_batch_norm_needs_gpus():
-    config = override(get_recipe("digits", "paper"), ["sync_batchnorm=true"])
+    config = get_recipe("digits").override(["filter=paper", "sync_batchnorm=true"])
     with pytest.raises(ConfigError, match="sync_batchnorm works between GPUs only, and this run is on the CPU"):
         replace(config, device="cpu")
 

@@ -13,7 +13,6 @@ from particleaugment.recipes import get_recipe
 from particleaugment.trainee.pipelines import make_pipelines
 from particleaugment.trainee.stream import PLAIN, TRAIN
 from particleaugment.training.build import build
-from particleaugment.training.config import override
 
 pytestmark = [
     pytest.mark.gpu,
@@ -70,7 +69,7 @@ def test_training_measuring_and_evaluating_as_on_a_cpu(folder):
     policy = settings.policy(settings.init(0, pa.OPS))
     for device in ("cpu", "cuda"):
         assignments = [f"data_dir={folder}", f"device={device}", "compile=false", *TINY]
-        parts = build(override(get_recipe("imagenet-resnet50", "paper"), assignments), print)
+        parts = build(get_recipe("imagenet-resnet50").override(["filter=paper", *assignments]), print)
         trainee = parts.trainee
         parts.model.eval()
         measured = trainee.measure(policy, torch.arange(7), 3, progress=lambda *_: None, phase="measure")
@@ -94,7 +93,7 @@ def test_training_measuring_and_evaluating_as_on_a_cpu(folder):
 def test_batches_arrive_whole_while_the_device_is_busy(folder):
     """The next batch is copied while the device works: it must neither come too early nor overwrite another."""
     assignments = [f"data_dir={folder}", "device=cuda", *TINY]
-    parts = build(override(get_recipe("imagenet-resnet50", "paper"), assignments), print)
+    parts = build(get_recipe("imagenet-resnet50").override(["filter=paper", *assignments]), print)
     trainee = parts.trainee
     expected = trainee.data.plain.read(list(range(50))).long().sum((1, 2, 3))
     work = torch.randn(4096, 4096, device="cuda")
@@ -112,7 +111,7 @@ def test_batches_arrive_whole_while_the_device_is_busy(folder):
 def test_a_compiled_step_trains(folder):
     assignments = [f"data_dir={folder}", "device=cuda", *TINY, "precision=bf16"]
     said = []
-    parts = build(override(get_recipe("imagenet-resnet50", "paper"), assignments), said.append)
+    parts = build(get_recipe("imagenet-resnet50").override(["filter=paper", *assignments]), said.append)
     parts.model.train()
     loss = parts.trainee.train(pa.RandAugment(), torch.arange(50), 1, progress=lambda *_: None)
     parts.trainee.close()

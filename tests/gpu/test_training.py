@@ -18,8 +18,9 @@ from particleaugment.trainee.eager import EagerTrainee
 from particleaugment.trainee.graph import GraphTrainee
 from particleaugment.training import build as building
 from particleaugment.training import loop, network
-from particleaugment.training.config import Config, override
+from particleaugment.training.config import Config
 from particleaugment.training.display import Display
+from particleaugment.training.override import override
 from particleaugment.training.run import RunFolder
 from particleaugment.training.session import Session
 from particleaugment.training.shared import SharedParts
@@ -167,7 +168,7 @@ def parts_of(monkeypatch, samples, model, *assignments, resident=True, say=print
     if not resident:
         monkeypatch.setattr(building, "_fits", lambda *_: False)
     settings = ["precision=fp32", "flip=0.5", "erase=0.5", "batch_size=64", "learning_rate=0.05", *assignments]
-    parts = building.build(override(get_recipe("digits", "paper"), settings), say)
+    parts = building.build(get_recipe("digits").override(["filter=paper", *settings]), say)
     parts.model.train()
     return parts
 

@@ -5,10 +5,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from policy_cases import MANY, agrees_with, frequencies_agree, independent
+from policy_cases import MANY, agrees_with, every_policy, frequencies_agree, independent
 from scipy import stats
 
 import particleaugment as pa
+from particleaugment.core.ops import lookup
 
 # RandAugment.
 
@@ -193,3 +194,15 @@ def test_trivial_augment_refuses():
         pa.TrivialAugment("narrow")
     with pytest.raises(ValueError, match="resample must be one of default, random, got 'x'"):
         pa.TrivialAugment(resample="x")
+
+
+@every_policy
+def test_ops_are_applied_as_often_as_the_policy_says(policy):
+    last = policy.at_or_last(None)
+    drawn = last.sample(MANY, epoch=3, seed=1).op
+    for name, share in policy.inclusion.items():
+        if name != "Identity":
+            counts = (drawn == lookup(name).index).sum(1).double()
+            assert abs(float(counts.mean()) - share) < 5 * max(float(counts.std()), 0.01) / len(MANY) ** 0.5, name
+    changing = float((drawn != lookup("Identity").index).sum(1).double().mean())
+    assert policy.ops_per_image == 0 or policy.ops_per_image == pytest.approx(changing, abs=0.05)

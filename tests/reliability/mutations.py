@@ -21,13 +21,15 @@ from particleaugment.report.metrics import alarms, history
 from particleaugment.report.summary import filter_health
 from particleaugment.training import checkpoint
 from particleaugment.training.checkpoint import CheckpointError, load_checkpoint
-from particleaugment.training.config import override
+from particleaugment.training.override import override
 from particleaugment.training.records import RecordError, read_records
 from particleaugment.training.run import RunError, RunFolder
 
 SECONDS = 5.0
 LONGEST_MESSAGE = 1000
-CONFIG = override(get_recipe("digits", "paper"), ["epochs=3", "num_particles=3", "clone_size=20", "measure_size=10"])
+CONFIG = get_recipe("digits").override(
+    ["filter=paper", "epochs=3", "num_particles=3", "clone_size=20", "measure_size=10"]
+)
 
 
 def epoch_record(epoch: int) -> dict[str, Any]:

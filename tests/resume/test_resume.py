@@ -23,9 +23,10 @@ def start(*arguments, program=("-m", "particleaugment")):
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def train(path, preset, *arguments):
-    settings = [part for setting in SETTINGS for part in ("--set", setting)]
-    return start("train", "--preset", preset, *settings, "--out", path, "--checkpoint-seconds", 0, *arguments)
+def train(path, filter, *arguments):
+    known = [each for each in SETTINGS if filter == "paper" or not each.startswith("clone_size")]
+    settings = [part for setting in known for part in ("--set", setting)]
+    return start("train", "--set", f"filter={filter}", *settings, "--out", path, "--checkpoint-seconds", 0, *arguments)
 
 
 def resume(path, *arguments):
@@ -95,7 +96,7 @@ def result(path):
     return (path / "model.safetensors").read_bytes(), (path / "policy.json").read_bytes(), records
 
 
-@pytest.fixture(scope="module", params=[pytest.param("improved", marks=pytest.mark.slow), "paper"])
+@pytest.fixture(scope="module", params=[pytest.param("gap", marks=pytest.mark.slow), "paper"])
 def undisturbed(tmp_path_factory, request):
     path = tmp_path_factory.mktemp("runs") / "undisturbed"
     assert end(train(path, request.param, "--quiet")) == "", "--quiet prints nothing"
@@ -105,8 +106,8 @@ def undisturbed(tmp_path_factory, request):
 
 def test_killed_at_any_moment(undisturbed, tmp_path):
     path, moments = tmp_path / "run", random.Random()
-    preset, expected = undisturbed
-    process = train(path, preset, "--quiet")
+    filter, expected = undisturbed
+    process = train(path, filter, "--quiet")
     assert wait_until(path.exists, process)
     assert (path / "config.json").exists(), "the folder appears with its configuration in it"
     kill(process)
@@ -132,8 +133,8 @@ def test_killed_at_any_moment(undisturbed, tmp_path):
 
 
 def test_stopped_politely_and_locked_meanwhile(undisturbed, tmp_path):
-    path, (preset, expected) = tmp_path / "run", undisturbed
-    process = train(path, preset)
+    path, (filter, expected) = tmp_path / "run", undisturbed
+    process = train(path, filter)
     assert wait_until(lambda: lines(path) >= 1, process)
     with pytest.raises(RunError, match=f"is in use by process {process.pid} on "), RunFolder.open(path).locked():
         pass

@@ -29,7 +29,7 @@ from particleaugment.training import build as build_module
 from particleaugment.training import loop
 from particleaugment.training.build import build
 from particleaugment.training.checkpoint import load_latest
-from particleaugment.training.config import ConfigError, override
+from particleaugment.training.config import ConfigError
 from particleaugment.training.display import Display
 from particleaugment.training.run import RunFolder
 from particleaugment.training.session import Session
@@ -82,7 +82,7 @@ def no_report(monkeypatch):
 
 
 def config_of(root, *assignments, recipe="imagenet-resnet50"):
-    return override(get_recipe(recipe, "paper"), [f"data_dir={root}", *TINY, *assignments])
+    return get_recipe(recipe).override(["filter=paper", f"data_dir={root}", *TINY, *assignments])
 
 
 def finish(path, config):
@@ -235,7 +235,7 @@ def test_stopped_in_the_middle_of_an_epoch_and_resumed(pictures, tmp_path, no_re
     held = pictures / "train" / "bee" / "1.jpg"
     content = held.read_bytes()
     settings = [part for setting in [f"data_dir={pictures}", *TINY, "workers=2"] for part in ("--set", setting)]
-    process = start("train", "imagenet-resnet50", "--preset", "paper", *settings, "--out", path)
+    process = start("train", "imagenet-resnet50", "--set", "filter=paper", *settings, "--out", path)
     assert process.stdout.readline() == ("48 training images, 12 test images (folder val), 3 classes: ant, bee, cat\n")
     line = process.stdout.readline()  # the run begins
     assert "files decoded by 2 workers while training (random resized crops are cut from them)" in line
@@ -317,13 +317,13 @@ def test_a_folder_streams_when_it_does_not_fit(made, monkeypatch):
 )
 def test_settings_that_do_not_fit(assignments, message):
     with pytest.raises(ConfigError) as error:
-        override(get_recipe("imagenet-resnet50", "paper"), assignments)
+        get_recipe("imagenet-resnet50").override(["filter=paper", *assignments])
     assert str(error.value) == message
 
 
 def test_no_folder_named():
     with pytest.raises(ConfigError, match="needs data_dir, a directory with one sub-folder of images per class"):
-        build(override(get_recipe("imagenet-resnet50", "paper"), ["device=cpu"]), print)
+        build(get_recipe("imagenet-resnet50").override(["filter=paper", "device=cpu"]), print)
 
 
 def test_the_validation_part_stands_in_for_the_test_images(made):

@@ -8,17 +8,22 @@ import pytest
 import torch
 from runs import config_of
 
-from particleaugment.recipes import get_recipe
+from particleaugment import PaperFilter
+from particleaugment.recipes import get_recipe, recipe
+from particleaugment.search.filters import FILTERS
 from particleaugment.training.build import build, resolve
-from particleaugment.training.config import Config, ConfigError, override
+from particleaugment.training.config import SECTIONS, TOP, Config, ConfigError, kinds_of, settings_of
+from particleaugment.training.override import override
 from particleaugment.training.session import learning_rate
+from particleaugment.training.settings import TrainingSettings
 
 
 @pytest.mark.parametrize(
     "config",
     [
         Config(recipe="mine"),
-        get_recipe("digits", "paper"),
+        get_recipe("digits").with_filter("paper-authors"),
+        get_recipe("digits").with_filter("paper"),
         config_of("velocity=" + ",".join(["0.01"] * 15), "fill=1,2,3", "clone_size=0.25", "flip=1", "unit_vectors=no"),
         config_of("ops=Rotate,Invert,Equalize", "policy=rand-m9-n3-inc1", "nesterov=false", "momentum=0"),
     ],
@@ -27,7 +32,7 @@ def test_a_configuration_survives_its_file(config):
     text = config.to_json()
     assert Config.from_json(text) == config
     assert Config.from_json(text).to_json() == text
-    assert json.loads(text)["version"] == 1
+    assert json.loads(text)["version"] == 2
 
 
 @pytest.mark.parametrize(
@@ -48,8 +53,9 @@ def test_a_configuration_survives_its_file(config):
 )
 def test_override(assignment, name, value):
     config = override(config_of("num_particles=15"), [assignment])
-    assert getattr(config, name) == value
-    assert type(getattr(config, name)) is type(value)
+    found = settings_of(config)[name]
+    assert found == value
+    assert type(found) is type(value)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +63,7 @@ def test_override(assignment, name, value):
     [
         ("epoch=4", "there is no setting 'epoch'; did you mean epochs?"),
         ("Sigma=4", "did you mean sigma?"),
-        ("zzz=4", "there is no setting 'zzz'; the settings are seed, data, data_dir"),
+        ("zzz=4", "there is no setting 'zzz'; the settings are data, training, transforms, filter, data_dir"),
         ("recipe=other", "there is no setting 'recipe'; the settings are"),
         ("epochs", "'epochs' is not of the form key=value"),
         ("epochs=four", "epochs takes a whole number, got 'four'"),
@@ -88,7 +94,7 @@ def test_override(assignment, name, value):
 )
 def test_override_errors(assignment, message):
     with pytest.raises(ConfigError, match=re.escape(message)):
-        override(get_recipe("digits", "paper"), [assignment])
+        get_recipe("digits").override(["filter=paper", assignment])
 
 
 @pytest.mark.parametrize(
@@ -96,23 +102,101 @@ def test_override_errors(assignment, message):
     [
         ("{", "not valid JSON"),
         ("[" * 100_000, "nested more than 32 deep"),
-        ("[]", "not a configuration of version 1"),
-        ("{}", "not a configuration of version 1"),
-        ('{"version": 2, "recipe": "x"}', "not a configuration of version 1"),
-        ('{"version": 1}', "recipe"),
-        ('{"version": 1, "recipe": "x", "colour": 1}', "there is no setting 'colour'"),
-        ('{"version": 1, "recipe": "x", "epochs": "4"}', "epochs takes a whole number, got '4'"),
-        ('{"version": 1, "recipe": "x", "epochs": true}', "epochs takes a whole number, got True"),
-        ('{"version": 1, "recipe": "x", "nesterov": 1}', "nesterov takes true or false, got 1"),
-        ('{"version": 1, "recipe": 5}', "recipe takes text, got 5"),
-        ('{"version": 1, "recipe": "x", "fill": [1, "2", 3]}', "fill takes numbers"),
-        ('{"version": 1, "recipe": "x", "fill": [1, 2]}', "fill must be three whole numbers"),
-        ('{"version": 1, "recipe": "x", "sigma": NaN}', "sigma must be"),
+        ("[]", "not a configuration of version 2"),
+        ("{}", "not a configuration of version 2"),
+        ('{"version": 1, "recipe": "x"}', "not a configuration of version 2"),
+        ('{"version": 2}', "recipe"),
+        ('{"version": 2, "recipe": "x", "colour": 1}', "there is no setting 'colour'"),
+        (
+            '{"version": 2, "recipe": "x", "training": {"epoch": 1}}',
+            "no setting 'training.epoch'; did you mean epochs?",
+        ),
+        ('{"version": 2, "recipe": "x", "training": {"epochs": "4"}}', "training.epochs takes a whole number, got '4'"),
+        (
+            '{"version": 2, "recipe": "x", "training": {"epochs": true}}',
+            "training.epochs takes a whole number, got True",
+        ),
+        ('{"version": 2, "recipe": "x", "training": {"nesterov": 1}}', "training.nesterov takes true or false, got 1"),
+        ('{"version": 2, "recipe": "x", "training": 4}', "training must be an object, got 4"),
+        ('{"version": 2, "recipe": 5}', "recipe takes text, got 5"),
+        ('{"version": 2, "recipe": "x", "transforms": {"fill": [1, "2", 3]}}', "transforms.fill takes numbers"),
+        ('{"version": 2, "recipe": "x", "transforms": {"fill": [1, 2]}}', "fill must be three whole numbers"),
+        ('{"version": 2, "recipe": "x", "filter": {"kind": "gap", "sigma": NaN}}', "sigma must be"),
+        ('{"version": 2, "recipe": "x", "filter": {"kind": "gap", "eta": 1}}', "there is no setting 'filter.eta'"),
+        ('{"version": 2, "recipe": "x", "filter": {"kind": "gop"}}', "whose kind is one of gap, paper, gap-frozen"),
+        ('{"version": 2, "recipe": "x", "filter": {}}', "whose kind is one of gap, paper"),
+        ('{"version": 2, "recipe": "x", "data": {"name": "folder:/x"}}', "the name of the data set is 'folder'"),
     ],
 )
 def test_damaged_configuration_files(text, message):
     with pytest.raises(ConfigError, match=re.escape(message)):
         Config.from_json(text)
+
+
+@pytest.mark.parametrize("assignments", [["eta=0.5", "filter=paper"], ["filter=paper", "filter.eta=0.5"]])
+def test_the_order_of_settings_plays_no_part(assignments):
+    config = get_recipe("cifar100-wrn28-2").override(assignments)
+    assert config.filter == PaperFilter(nonzero=2, m=2.0, eta=0.5, clone_size=25600)
+
+
+def test_of_one_setting_given_twice_the_last_counts():
+    config = get_recipe("digits").override(["filter=paper", "epochs=3", "filter=gap", "training.epochs=4"])
+    assert (config.filter.kind, config.training.epochs) == ("gap", 4)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        (
+            "eta=0.5",
+            "eta is a setting of the filter 'paper', and this run has 'gap'; add filter=paper, or leave eta out",
+        ),
+        ("filter.eta=0.5", "eta is a setting of the filter 'paper', and this run has 'gap'"),
+        ("filter.epochs=4", "there is no setting 'filter.epochs'; did you mean training.epochs?"),
+        ("data.seed=4", "there is no setting 'data.seed'; did you mean seed?"),
+        ("traning.epochs=4", "there is no section 'traning'; did you mean training?"),
+        ("training=4", "training has several settings; set one of them, such as training.epochs"),
+        ("training.epoch=4", "there is no setting 'training.epoch'; did you mean epochs?"),
+        ("filter=papr", "there is no filter 'papr'; did you mean paper?"),
+        ("filter=zzz", "there is no filter 'zzz'; the filters are gap, paper, gap-frozen"),
+        ("filter.kind=paper", "there is no setting 'filter.kind'"),
+        ("lr=0.1", "there is no setting 'lr'; did you mean learning_rate?"),
+    ],
+)
+def test_settings_that_are_not_there(assignment, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        get_recipe("digits").override([assignment])
+
+
+def test_a_gain_is_the_gap_filters_alone():
+    with pytest.raises(ConfigError, match="gain is a setting of the filter 'gap', and this run has 'paper'"):
+        get_recipe("digits").override(["filter=paper", "gain=2"])
+
+
+def test_no_name_stands_for_two_settings():
+    """So that every setting may be given without its section."""
+    for kind in FILTERS.values():
+        config = Config(recipe="mine", filter=kind())
+        names = [*TOP, *SECTIONS]
+        for section in SECTIONS:
+            names += [name for name in kinds_of(type(getattr(config, section))) if name != "name"]
+        assert sorted(set(names)) == sorted(names)
+
+
+def test_what_settings_change_together_is_checked_together():
+    config = get_recipe("imagenet-resnet50").override(["data=digits", "crop_scale=0", "crop=2"])
+    assert (config.data.name, config.transforms.crop) == ("digits", 2)
+    small = get_recipe("digits").override(["ops=Rotate,Invert", "nonzero=1", "filter=paper"])
+    assert (small.ops, small.filter.nonzero) == (("Rotate", "Invert"), 1)
+
+
+def test_settings_from_python():
+    config = recipe("digits", epochs=4, ops=["Rotate", "Invert", "Color"], data="folder:/pictures", fill=(1, 2, 3))
+    assert (config.training.epochs, config.ops) == (4, ("Rotate", "Invert", "Color"))
+    assert (config.data.name, config.data.data_dir, config.transforms.fill) == ("folder", "/pictures", (1, 2, 3))
+    assert recipe("digits", training=TrainingSettings(epochs=7)).training == TrainingSettings(epochs=7)
+    with pytest.raises(ConfigError, match="training must be a TrainingSettings, got int"):
+        recipe("digits", training=7)
 
 
 def test_learning_rate():
@@ -124,8 +208,8 @@ def test_learning_rate():
 
 def test_what_auto_means_is_resolved():
     resolved = resolve(config_of("precision=auto"))
-    assert resolved.precision in ("bf16", "fp32")
-    assert resolved.device in ("cpu", "cuda")
+    assert resolved.training.precision in ("bf16", "fp32")
+    assert resolved.training.device in ("cpu", "cuda")
     assert resolve(config_of("precision=fp32", "device=cpu")) == config_of("precision=fp32", "device=cpu")
 
 
@@ -134,9 +218,9 @@ def test_a_directory_behind_a_colon_is_resolved_like_data_dir(tmp_path, monkeypa
     monkeypatch.setenv("HOME", "/home/me")
     for name, place in (("images", tmp_path / "images"), ("~/images", "/home/me/images"), ("/images", "/images")):
         resolved = resolve(config_of(f"data=folder:{name}"))
-        assert (resolved.data, resolved.data_dir) == ("folder", str(place))
+        assert (resolved.data.name, resolved.data.data_dir) == ("folder", str(place))
         assert resolved == resolve(config_of("data=folder", f"data_dir={name}"))
-        assert resolve(override(resolved, ["data=folder:/other"])).data_dir == "/other"
+        assert resolve(override(resolved, ["data=folder:/other"])).data.data_dir == "/other"
     with pytest.raises(ConfigError, match="'folder' is given two directories, a and b; name one"):
         resolve(config_of("data=folder:a", "data_dir=b"))
 

@@ -122,7 +122,7 @@ def test_a_run_goes_on_with_data_that_were_moved(tiny, no_report, tmp_path):
     finish(path, stop=StopAfter(18))
     outcome = command("resume", path, "--quiet", "--data-dir", elsewhere)
     assert outcome.exit_code == 0, outcome.output
-    assert RunFolder.open(path).config.data_dir == str(elsewhere)
+    assert RunFolder.open(path).config.data.data_dir == str(elsewhere)
     assert result(path) == result(tmp_path / "whole")
 
 

@@ -12,7 +12,6 @@ from torch import nn
 import particleaugment as pa
 from particleaugment.data import epoch_permutation
 from particleaugment.models import build_model
-from particleaugment.recipes.presets import PRESETS
 from particleaugment.search import paper
 from particleaugment.trainee.eager import EagerTrainee
 from particleaugment.training import loop
@@ -166,7 +165,7 @@ def test_the_searchs_step_in_a_run_is_the_filters(tiny, no_report, tmp_path):
     assert logged["skip_reason"] == record.skip_reason
 
 
-IMPROVED = (*PRESETS["improved"], "measure_size=10")
+GAP = ("filter=gap", "measure_size=10")
 
 
 def test_held_out_samples_are_trained_on_in_the_last_fifth_alone(tiny, no_report, tmp_path, monkeypatch):
@@ -177,7 +176,7 @@ def test_held_out_samples_are_trained_on_in_the_last_fifth_alone(tiny, no_report
         return original(self, policy, ids, *arguments, **options)
 
     monkeypatch.setattr(EagerTrainee, "train", noted)
-    session, _ = finish(tmp_path / "run", *IMPROVED, "epochs=5")
+    session, _ = finish(tmp_path / "run", *GAP, "epochs=5")
     expected = session.search.division.ids_in(1)
     assert len(expected) == 50
     assert len(trained) == 5
@@ -188,22 +187,22 @@ def test_held_out_samples_are_trained_on_in_the_last_fifth_alone(tiny, no_report
 
 @pytest.mark.parametrize("looks", [2, 9, 13, 22, 27])
 def test_a_run_that_follows_the_gap_goes_on_where_it_was(tiny, no_report, tmp_path, looks):
-    assert finish(tmp_path / "whole", *IMPROVED, "epochs=5")[1]
-    assert not finish(tmp_path / "stopped", *IMPROVED, "epochs=5", stop=StopAfter(looks))[1]
+    assert finish(tmp_path / "whole", *GAP, "epochs=5")[1]
+    assert not finish(tmp_path / "stopped", *GAP, "epochs=5", stop=StopAfter(looks))[1]
     assert finish(tmp_path / "stopped")[1]
     assert result(tmp_path / "stopped") == result(tmp_path / "whole")
 
 
 def test_an_image_that_is_left_over_does_not_end_a_run(tiny, no_report, tmp_path):
     """Batch norm sees one pixel an image in the end, and refuses to train on one image."""
-    settings = (*IMPROVED, "model=resnet-18", "batch_size=7", "epochs=2")
+    settings = (*GAP, "model=resnet-18", "batch_size=7", "epochs=2")
     assert finish(tmp_path / "whole", *settings)[1]
     assert not finish(tmp_path / "stopped", *settings, stop=StopAfter(6))[1]
     assert finish(tmp_path / "stopped")[1]
     assert result(tmp_path / "stopped") == result(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-def test_a_measurement_larger_than_the_data_is_refused_before_training(tiny, tmp_path, preset):
+@pytest.mark.parametrize("filter", ["gap", "paper"])
+def test_a_measurement_larger_than_the_data_is_refused_before_training(tiny, tmp_path, filter):
     with pytest.raises(ConfigError, match=r"the search does not suit the data: .*measure_size"):
-        session_of(tmp_path / "run", *PRESETS[preset], "measure_size=61")
+        session_of(tmp_path / "run", f"filter={filter}", "measure_size=61")

@@ -11,8 +11,9 @@ from runs import StopAfter, command, config_of, finish, result, session_of
 
 from particleaugment.recipes import get_recipe
 from particleaugment.training.build import build
-from particleaugment.training.config import Config, ConfigError, override
+from particleaugment.training.config import Config, ConfigError
 from particleaugment.training.data_checks import data_identity
+from particleaugment.training.settings import DataSettings
 
 SMALL = ["epochs=2", "train_size=60", "batch_size=20", "clone_size=20", "measure_size=10"]
 
@@ -43,7 +44,7 @@ def test_a_run_on_300_digits(tmp_path):
     page = (path / "report.html").read_text()
     assert "wrn-10-1 on digits (train_size=300), 1 of 1 epochs" in page
     assert "--set train_size=300 --set data_seed=4 " in page
-    saved = json.loads((path / "config.json").read_text())
+    saved = json.loads((path / "config.json").read_text())["data"]
     assert (saved["train_size"], saved["data_seed"], saved["groups"]) == (300, 4, "none")
 
 
@@ -83,12 +84,14 @@ def test_a_run_on_part_of_the_data_is_resumed(tmp_path, no_report):
     assert result(path) == result(straight)
 
 
-def test_configurations_from_before_there_were_parts():
+def test_settings_that_a_configuration_does_not_name_are_the_usual_ones():
     text = config_of().to_json()
-    old = {name: value for name, value in json.loads(text).items() if name not in ("train_size", "data_seed", "groups")}
+    old = json.loads(text)
+    for name in ("train_size", "data_seed", "groups"):
+        del old["data"][name]
     config = Config.from_json(json.dumps(old))
     assert config == config_of()
-    assert (config.train_size, config.data_seed, config.groups) == (1.0, 0, "none")
+    assert (config.data.train_size, config.data.data_seed, config.data.groups) == (1.0, 0, "none")
     assert config.to_json() == text
 
 
@@ -107,14 +110,14 @@ def test_configurations_from_before_there_were_parts():
 )
 def test_settings_that_cannot_be(assignment, message):
     with pytest.raises(ConfigError, match=re.escape(message)):
-        override(get_recipe("digits"), [assignment])
+        get_recipe("digits").override([assignment])
 
 
 def test_a_size_that_is_no_number():
     with pytest.raises(ConfigError, match="train_size must be a number of images or a fraction, got True"):
-        Config(recipe="mine", train_size=True)
-    with pytest.raises(ConfigError, match="train_size takes a whole number or a number, got True"):
-        Config.from_json('{"version": 1, "recipe": "x", "train_size": true}')
+        DataSettings(train_size=True)
+    with pytest.raises(ConfigError, match=r"data\.train_size takes a whole number or a number, got True"):
+        Config.from_json('{"version": 2, "recipe": "x", "data": {"train_size": true}}')
 
 
 @pytest.mark.parametrize(
@@ -127,7 +130,7 @@ def test_a_size_that_is_no_number():
 )
 def test_sizes_that_do_not_suit_the_data_leave_nothing_behind(settings, message, tmp_path):
     words = [word for setting in settings for word in ("--set", setting)]
-    for request in (["train", "digits"], ["compare", "digits", "--arms", "none,improved"]):
+    for request in (["train", "digits"], ["compare", "digits", "--arms", "none,gap"]):
         outcome = command(*request, *words, "--out", tmp_path / "new")
         assert outcome.exit_code == 2
         assert message in outcome.stderr
@@ -148,7 +151,7 @@ def test_a_comparison_keeps_to_its_part_of_the_data(tmp_path):
 
 GROUPED = [
     "model=wrn-10-1", "image_size=16", "epochs=3", "batch_size=8", "num_particles=3", "precision=fp32", "device=cpu",
-    "measure_size=12", "clone_size=12", "validation=0.2", "train_size=0.8", "workers=0",
+    "measure_size=12", "validation=0.2", "train_size=0.8", "workers=0",
 ]  # fmt: skip
 
 
@@ -175,8 +178,8 @@ def test_runs_on_whole_tracks_in_memory_and_streamed(signs, grouping, tmp_path, 
     for stream in ("false", "true"):
         path = tmp_path / stream
         settings = [f"data_dir={signs}", *GROUPED, f"groups={grouping}", f"stream={stream}"]
-        config = override(get_recipe("folder"), [*settings, "crop=2"])
-        assert config.measure_on == "heldout"
+        config = get_recipe("folder").override([*settings, "crop=2"])
+        assert config.filter.held_out == 12
         words = [word for setting in [*settings, "crop=2"] for word in ("--set", setting)]
         outcome = command("train", "folder", *words, "--out", path)
         assert outcome.exit_code == 0
@@ -202,7 +205,7 @@ def test_renamed_files_are_other_data(signs, tmp_path, monkeypatch):
     settings = [f"data_dir={signs}", *GROUPED, "validation=0", "train_size=1.0", "stream=false"]
     identities = []
     for grouping in ("none", "prefix", "class-prefix"):
-        config = override(get_recipe("folder"), [*settings, f"groups={grouping}"])
+        config = get_recipe("folder").override([*settings, f"groups={grouping}"])
         identities.append(data_identity(build(config, say=lambda sentence: None).data))
     assert len(set(identities)) == 3
 
@@ -215,7 +218,7 @@ def test_a_name_without_a_group_stops_a_run_before_it_starts(signs, tmp_path):
         copy.write_bytes(file.read_bytes())
     (root / "train" / "stop" / "0_0.png").rename(root / "train" / "stop" / "first.png")
     words = [word for setting in [f"data_dir={root}", *GROUPED, "groups=prefix"] for word in ("--set", setting)]
-    for request in (["train", "folder"], ["compare", "folder", "--arms", "none,improved"]):
+    for request in (["train", "folder"], ["compare", "folder", "--arms", "none,gap"]):
         outcome = command(*request, *words, "--out", tmp_path / "new")
         assert outcome.exit_code == 2
         assert f"{root}/train/stop/first.png has no group in its name: groups=prefix reads" in outcome.stderr

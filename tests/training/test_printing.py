@@ -5,7 +5,7 @@ import re
 
 import torch
 from rich.console import Console
-from runs import TINY, command, config_of, epoch_record, filter_record, finish, result
+from runs import TINY_GAP, command, config_of, epoch_record, filter_record, finish, result
 from toy import search_of
 
 import particleaugment as pa
@@ -17,14 +17,14 @@ from particleaugment.training.session import Session
 
 def test_what_a_run_prints(tiny, tmp_path):
     path = tmp_path / "[bold]run [/x] :smile:"
-    settings = [part for setting in TINY for part in ("--set", setting)]
+    settings = [part for setting in TINY_GAP for part in ("--set", setting)]
     outcome = command("train", *settings, "--out", path)
     assert outcome.exit_code == 0
     assert outcome.stderr == ""
     first, *lines = outcome.stdout.splitlines()
     assert first.startswith("only 10 images are held out for measuring, so the filter will mostly follow noise; set a")
     assert re.fullmatch(
-        r"digits: wrn-10-1 on digits, 3 epochs, policy particles; \w+ executor, step by step, fp32",
+        r"digits: wrn-10-1 on digits, 3 epochs, filter gap; \w+ executor, step by step, fp32",
         lines[0],
     )
     for number, line in enumerate(lines[1:4], start=1):
@@ -69,7 +69,7 @@ def test_the_time_left_is_that_of_the_epochs_since_the_run_began_or_resumed(monk
 
 
 def test_quiet_says_nothing(tiny, no_report, tmp_path):
-    settings = [part for setting in [*TINY, "epochs=1"] for part in ("--set", setting)]
+    settings = [part for setting in [*TINY_GAP, "epochs=1"] for part in ("--set", setting)]
     outcome = command("train", *settings, "--out", tmp_path / "run", "--quiet")
     assert (outcome.exit_code, outcome.output) == (0, "")
     assert (tmp_path / "run" / "model.safetensors").exists()
@@ -77,7 +77,7 @@ def test_quiet_says_nothing(tiny, no_report, tmp_path):
 
 def test_the_default_folder_and_the_seed(tiny, no_report, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    settings = [part for setting in [*TINY, "epochs=1", "policy=none"] for part in ("--set", setting)]
+    settings = [part for setting in [*TINY_GAP, "epochs=1", "policy=none"] for part in ("--set", setting)]
     assert command("train", *settings, "--seed", 3, "-q").exit_code == 0
     assert RunFolder.open(tmp_path / "runs" / "digits-3").config.seed == 3
     assert command("train", *settings, "--set", "seed=4", "-q").exit_code == 0
@@ -97,7 +97,7 @@ def test_checkpoints_are_as_far_apart_as_asked(tiny, no_report, tmp_path, monkey
     saved = []
     save = Session.save
     monkeypatch.setattr(Session, "save", lambda self: (saved.append(self.position.epoch), save(self)))
-    settings = [part for setting in TINY for part in ("--set", setting)]
+    settings = [part for setting in TINY_GAP for part in ("--set", setting)]
     for seconds, expected in ((0, [2, 3, 4]), (1000, [4])):
         saved.clear()
         command("train", *settings, "--out", tmp_path / str(seconds), "--checkpoint-seconds", seconds, "-q")
@@ -121,7 +121,8 @@ def test_leading_ops_are_those_of_the_last_policy():
     for policy in (schedule, schedule.rescaled(4), schedule.rescaled(40), schedule.at(4)):
         assert leading_ops(policy, count=2) == [("Contrast", 0.75), ("SolarizeAdd", 0.25)]
     assert leading_ops(schedule.at(1), count=1) == [("Rotate", 0.5)], "Identity does not lead"
-    assert leading_ops(pa.RandAugment()) == []
+    assert leading_ops(pa.RandAugment(n=2, p=0.5, ops=("Rotate", "Identity"))) == [("Rotate", 0.5)]
+    assert leading_ops(pa.parse("rand-m9-tweights")) == [], "drawn without replacement, with no closed form"
 
 
 def test_summary_numbers(tmp_path):

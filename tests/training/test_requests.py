@@ -31,10 +31,11 @@ def refuse(path, *arguments, code):
         (["--set", "epoch=3"], "there is no setting 'epoch'; did you mean epochs?"),
         (["--set", "lr=0.1"], "there is no setting 'lr'; did you mean learning_rate?"),
         (
-            ["--preset", "improved", "--set", "measure_size=0.02"],
+            ["--set", "measure_on=heldout", "--set", "measure_size=0.02"],
             "measure_size=0.02 holds one of 60 samples out",
         ),
-        (["--preset", "improved", "--set", "measure_size=0.001"], "measure_size=0.001 does not suit 60 samples"),
+        (["--set", "measure_on=heldout", "--set", "measure_size=0.001"], "measure_size=0.001 does not suit 60 samples"),
+        (["--set", "gain=3"], "gain is a setting of the filter 'gap', and this run has 'paper'"),
         (["folder"], "the data set 'folder' needs data_dir, a directory with one sub-folder"),
         (["--set", "epochs=x"], "epochs takes a whole number, got 'x'"),
         (["--set", "clone_size=50", "--set", "measure_size=11"], "subsets of 50 + 11 samples do not fit into 60"),
@@ -125,7 +126,7 @@ def test_a_run_folder_that_cannot_be_written(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "is not a run folder: it has no config.json"), ("{", "not valid JSON"), ("{}", "of version 1")],
+    [(None, "is not a run folder: it has no config.json"), ("{", "not valid JSON"), ("{}", "of version 2")],
 )
 def test_resume_needs_a_run_folder(tmp_path, content, message):
     if content is not None:

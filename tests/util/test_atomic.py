@@ -244,7 +244,7 @@ def test_leftovers_are_removed_and_nothing_else(tmp_path, secret):
 
 @pytest.fixture
 def run(tmp_path):
-    return RunFolder.create(tmp_path / "run", get_recipe("digits"))
+    return RunFolder.create(tmp_path / "run", get_recipe("digits").config)
 
 
 @pytest.mark.parametrize("kind", KINDS)

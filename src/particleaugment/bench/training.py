@@ -22,10 +22,10 @@ __all__ = ["POLICIES", "epoch_medians", "time_run", "write_generated_cifar10"]
 
 POLICIES = {
     "randaugment": ("--set", "policy=randaugment-n3-m4"),
-    "improved": ("--preset", "improved"),
-    "particles": ("--preset", "paper"),
+    "gap": ("--set", "filter=gap"),
+    "paper": ("--set", "filter=paper"),
 }
-"""What epochs are timed under, plain, with the improved filter and with the paper's, by the name results give it."""
+"""What epochs are timed under, plain, with the gap filter and with the paper's, by the name results give it."""
 
 _GENERATED = 1000  # different images; they are repeated, since speed depends on their number alone
 
@@ -57,12 +57,12 @@ def time_run(
     row = epoch_medians(records, warm_up) | {
         "wall_seconds": round(wall, 1),
         "test_accuracy": next(record["test_accuracy"] for record in reversed(records) if record["kind"] == "epoch"),
-        "epochs": config.epochs,
+        "epochs": config.training.epochs,
         "model": config.model,
-        "data": config.data,
+        "data": config.data.name,
         "policy": label,
-        "batch_size": config.batch_size,
-        "precision": config.precision,
+        "batch_size": config.training.batch_size,
+        "precision": config.training.precision,
     }
     return row, config
 

@@ -59,11 +59,11 @@ def train(
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="Repeat bit for bit on the same GPU, at some cost of speed.")
     ] = False,
-    preset: Annotated[
-        str, typer.Option(metavar="NAME", help="The filter: improved, or paper for the paper's to the letter.")
-    ] = "improved",
     assignments: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the recipe; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="A setting of the recipe; repeatable. filter=paper is the paper's."
+        ),
     ] = None,
     checkpoint_seconds: CheckpointSeconds = 5.0,
     quiet: Quiet = False,
@@ -77,10 +77,9 @@ def train(
 
     def config() -> Config:
         from particleaugment.recipes import get_recipe
-        from particleaugment.training.config import override
 
         flags = [f"seed={seed}", *(["deterministic=true"] if deterministic else [])]
-        return override(get_recipe(recipe, preset), [*flags, *(assignments or [])])
+        return get_recipe(recipe).override([*flags, *(assignments or [])])
 
     with _clear_errors():
         from particleaugment.runs.train import train as train_run
@@ -234,13 +233,17 @@ def list_all() -> None:
     from particleaugment.models import MODELS, PATTERNS
     from particleaugment.policies.parse import SHORT_STRINGS
     from particleaugment.recipes import RECIPES
+    from particleaugment.search.filters import FILTERS
 
     print("Recipes (particleaugment train NAME)")
     for name, recipe in RECIPES.items():
         print(f"  {name:<20} {(recipe.__doc__ or '').strip().splitlines()[0]}")
-    print("Policies (--set policy=NAME; 'particles' learns one)")
+    print("Policies (--set policy=NAME; 'learned' is the usual one)")
     for name, meaning in SHORT_STRINGS.items():
         print(f"  {name:<20} {meaning}")
+    print("Filters (--set filter=NAME), what learns a policy")
+    for name, filter in FILTERS.items():
+        print(f"  {name:<20} {(filter.__doc__ or '').strip().splitlines()[0]}")
     print("Arms (particleaugment compare RECIPE --arms NAME,NAME)")
     for name, arm in ARMS.items():
         print(f"  {name:<20} {arm.meaning}")

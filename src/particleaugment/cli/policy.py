@@ -48,7 +48,7 @@ def add_commands(app: typer.Typer, clear_errors: Callable[[], AbstractContextMan
     ) -> None:
         """Write a policy for another library, and say what is lost.
 
-        Of a learned schedule the policy of one epoch is taken; its particles become weighted sub-policies. The improved
+        Of a learned schedule the policy of one epoch is taken; its particles become weighted sub-policies. The gap
         filter takes augmentation back over the last fifth of training, so its last policy does little: name an
         epoch before that.
         """

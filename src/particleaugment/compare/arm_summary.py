@@ -178,8 +178,8 @@ def time_remark(comparison: Comparison) -> str:
 
 def print_comparison(comparison: Comparison, console: Console, folder: ComparisonFolder | None = None) -> None:
     """Print the table that a comparison ends with, and what to know about it; with a folder, also where logs are."""
-    base = comparison.base
-    title = f"{base.recipe}, {base.epochs} epochs, accuracy on {comparison.measured_on} images"
+    base = comparison.base.config
+    title = f"{base.recipe}, {base.training.epochs} epochs, accuracy on {comparison.measured_on} images"
     table = Table(title=title, title_justify="left", box=SIMPLE, show_edge=False, padding=(0, 1, 0, 0))
     table.add_column("arm", overflow="fold")
     table.add_column("n", justify="right")

@@ -1,82 +1,157 @@
-"""The arms of a comparison: each is a name and the settings that it changes in a recipe."""
+"""The arms of a comparison: each has a fixed policy or a filter, and may change other settings of a recipe."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
+from particleaugment.core.ops import OPS
 from particleaugment.policies.parse import TIMM_OPS
-from particleaugment.recipes.presets import DEFAULT_PRESET, PRESETS, preset_settings
+from particleaugment.recipes import Recipe
+from particleaugment.search.filters import FILTERS
+from particleaugment.search.protocol import Filter
 from particleaugment.training.build import resolve
-from particleaugment.training.config import Config, ConfigError, override
+from particleaugment.training.config import LEARNED, Config, ConfigError, settings_of
+from particleaugment.training.override import assigned, is_filter_setting, override
 from particleaugment.util.hints import nearest_name
 
-__all__ = ["ARMS", "Arm", "parse_arms", "parse_seeds"]
+__all__ = ["ARMS", "Arm", "Base", "parse_arms", "parse_seeds"]
 
 _MOST_SEEDS = 10_000
+_BY_ARMS = ("policy", "filter")
+
+
+@dataclass(frozen=True)
+class Base:
+    """What all arms of a comparison share.
+
+    Attributes:
+        config: The recipe with the comparison's settings, resolved, before any arm changes it.
+        filters: The filters that arms choose from by their kinds.
+        filter_settings: Settings of filters, as ``key=value``; they are for the arms whose filter has them.
+    """
+
+    config: Config
+    filters: Mapping[str, Filter[Any]] = field(default_factory=dict, compare=False)
+    filter_settings: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, recipe: Recipe, assignments: Sequence[str] = ()) -> Base:
+        """Return a recipe with settings that are for all arms."""
+        for assignment in assignments:
+            key, _ = assigned(assignment)
+            if key == "seed":
+                raise ConfigError("--set seed is not for comparisons: the seeds are given by --seeds")
+            if key in _BY_ARMS:
+                raise ConfigError(f"--set {key} is not for comparisons: arms say it, as in --arms name:{assignment}")
+        of_filters = tuple(each for each in assignments if is_filter_setting(assigned(each)[0]))
+        unfit = {each for each in of_filters if not is_filter_setting(assigned(each)[0], recipe.config.filter)}
+        config = recipe.override([each for each in assignments if each not in unfit])
+        return cls(resolve(config), recipe.filters, of_filters)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All settings by name, without the directory of the data, which is another one on every machine."""
+        own = dict(assigned(each) for each in self.filter_settings)
+        return settings_of(self.config.with_data_in("")) | {key.rpartition(".")[2]: own[key] for key in own}
 
 
 @dataclass(frozen=True)
 class Arm:
     """One side of a comparison.
 
-    >>> ARMS["trivialaugment"].config(Config(recipe="digits"), seed=3).policy
+    >>> from particleaugment.recipes import get_recipe
+    >>> ARMS["trivialaugment"].config(Base.of(get_recipe("digits")), seed=3).policy
     'trivial'
 
     Attributes:
         name: Its name in tables and folders.
-        settings: What it changes, each as ``key=value``; applied after the comparison's own settings.
+        policy: Its policy, or ``learned``.
+        filter: Kind of the filter that learns it.
+        ops: Ops that it draws from, where they are its own.
+        settings: What else it changes, each as ``key=value``.
         meaning: What it is, in a line.
     """
 
     name: str
-    settings: tuple[str, ...]
-    meaning: str = ""
+    policy: str = LEARNED
+    filter: str = "gap"
+    ops: tuple[str, ...] = OPS
+    settings: tuple[str, ...] = ()
+    meaning: str = field(default="", compare=False)
 
-    def config(self, base: Config, seed: int) -> Config:
+    def config(self, base: Base, seed: int) -> Config:
         """Return the configuration of this arm's run with a seed."""
+        chosen = base.filters.get(self.filter) or FILTERS[self.filter]()
+        shared = [each for each in base.filter_settings if is_filter_setting(assigned(each)[0], chosen)]
+        ops = self.ops if base.config.ops == OPS else base.config.ops  # what the comparison sets counts more
+        first = {"policy": self.policy, "filter": chosen, "ops": ops}
         try:
-            return resolve(override(base, [*self.settings, f"seed={seed}"]))
+            return resolve(override(base.config, [*shared, *self.settings, f"seed={seed}"], base.filters, first))
         except ConfigError as error:
             raise ConfigError(f"arm {self.name!r}: {error}") from None
 
+    @property
+    def learned(self) -> bool:
+        """Whether it learns its policy."""
+        return self.policy == LEARNED
 
-_LITERAL, _IMPROVED = PRESETS["paper"], PRESETS["improved"]
+    @property
+    def described(self) -> str:
+        """What it sets, as ``key=value, key=value``."""
+        first = f"filter={self.filter}" if self.learned else f"policy={self.policy}"
+        ops = () if self.ops == OPS else (f"ops={','.join(self.ops)}",)
+        return ", ".join((first, *ops, *self.settings))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the arm as plain JSON data."""
+        chosen = {"filter": self.filter} if self.learned else {"policy": self.policy}
+        ops = {} if self.ops == OPS else {"ops": list(self.ops)}
+        return {"name": self.name, **chosen, **ops, "settings": list(self.settings), "meaning": self.meaning}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Arm:
+        """Rebuild an arm from :meth:`to_dict`."""
+        lists = {name: tuple(data[name]) for name in ("ops", "settings") if name in data}
+        return cls(**{**data, **lists})
+
 
 ARMS: Mapping[str, Arm] = MappingProxyType(
     {
         arm.name: arm
         for arm in (
-            Arm("none", ("policy=none",), "crop, flip and erasing only, as the recipe has them"),
-            Arm("randaugment", ("policy=randaugment-n3-m4",), "RandAugment, three ops at level 4"),
-            Arm("trivialaugment", ("policy=trivial",), "TrivialAugment, wide space"),
-            Arm("autoaugment", ("policy=autoaugment-cifar10",), "AutoAugment as published for CIFAR-10"),
-            Arm("autoaugment-imagenet", ("policy=autoaugment-imagenet",), "AutoAugment as published for ImageNet"),
-            Arm("particles", _LITERAL, "the paper's filter, to the letter"),
+            Arm("none", "none", meaning="crop, flip and erasing only, as the recipe has them"),
+            Arm("randaugment", "randaugment-n3-m4", meaning="RandAugment, three ops at level 4"),
+            Arm("trivialaugment", "trivial", meaning="TrivialAugment, wide space"),
+            Arm("autoaugment", "autoaugment-cifar10", meaning="AutoAugment as published for CIFAR-10"),
+            Arm("autoaugment-imagenet", "autoaugment-imagenet", meaning="AutoAugment as published for ImageNet"),
+            Arm("gap", filter="gap", meaning="steers severity by the generalisation gap; the filter that train uses"),
             Arm(
-                "particles-authors",
-                (*_LITERAL, "reset_filter=true", "gate_twice=true", "start_value=0.5", "m=10")
-                + ("resampling=multinomial", f"ops={','.join(TIMM_OPS)}"),
-                "what the authors' released code does: the filter reset before every step, ops gated twice, level 10",
+                "gap-frozen",
+                filter="gap-frozen",
+                meaning="control: the gap filter's transition alone, nothing measured and no weight updated",
+            ),
+            Arm("paper", filter="paper", meaning="the paper's filter, to the letter"),
+            Arm(
+                "paper-authors",
+                filter="paper-authors",
+                ops=TIMM_OPS,
+                meaning="what the authors' released code does: the filter reset before every step, ops gated twice, "
+                "level 10",
             ),
             Arm(
-                "particles-frozen",
-                (*_LITERAL, "measure=none"),
-                "control: the paper's transition alone, nothing measured and no weight updated",
+                "paper-frozen",
+                filter="paper-frozen",
+                meaning="control: the paper's transition alone, nothing measured and no weight updated",
             ),
             Arm(
-                "particles-shuffled",
-                (*_LITERAL, "shuffle_scores=true"),
-                "control: the paper's filter with the scores permuted among the particles",
-            ),
-            Arm("improved", _IMPROVED, "the improved filter, which train uses"),
-            Arm(
-                "improved-frozen",
-                (*_IMPROVED, "measure=none"),
-                "control: the improved filter's transition alone, nothing measured and no weight updated",
+                "paper-shuffled",
+                filter="paper-shuffled",
+                meaning="control: the paper's filter with the scores permuted among the particles",
             ),
         )
     }
@@ -85,14 +160,14 @@ ARMS: Mapping[str, Arm] = MappingProxyType(
 
 
 def parse_arms(text: str) -> tuple[Arm, ...]:
-    """Return the arms of a list such as ``none,particles,schedule:FILE,mine:sigma=0.02,m=4``.
+    """Return the arms of a list such as ``none,paper,schedule:FILE,mine:sigma=0.02,m=4``.
 
     What follows ``name:`` up to the next arm are settings; a value that holds commas stands in brackets. A filter's
-    settings are changes of the improved one's, or, after ``preset=paper``, of the paper's.
+    settings are changes of the gap filter's or, with ``filter=paper``, of the paper's.
 
     >>> [arm.name for arm in parse_arms("none, trivialaugment")]
     ['none', 'trivialaugment']
-    >>> parse_arms("mine:preset=paper,sigma=0.02,ops=(Rotate,Invert),none")[0].settings[-2:]
+    >>> parse_arms("mine:filter=paper,sigma=0.02,ops=(Rotate,Invert),none")[0].settings
     ('sigma=0.02', 'ops=(Rotate,Invert)')
     """
     arms: dict[str, Arm] = {}
@@ -156,13 +231,15 @@ def _arm(words: list[str]) -> Arm:
     settings = tuple(filter(None, [rest, *words[1:]]))
     if not settings:
         raise ConfigError(f"the arm {name!r} has no settings; write it as {name}:key=value,key=value")
-    values = {setting.partition("=")[0].strip(): setting.partition("=")[2].strip() for setting in settings}
+    values = dict(assigned(setting) for setting in settings)
     if "seed" in values:
         raise ConfigError(f"the arm {name!r} sets a seed; the seeds of a comparison are given by --seeds")
-    preset = preset_settings(values.get("preset", DEFAULT_PRESET))
-    filters = values.get("policy", "particles") == "particles"
-    own = (setting for setting in settings if setting.partition("=")[0].strip() != "preset")
-    return Arm(name, (*(preset if filters else ()), *own), "given on the command line")
+    policy, kind = values.get("policy", LEARNED), values.get("filter", "gap")
+    if kind not in FILTERS:
+        hint = nearest_name(kind, FILTERS) or f"; the filters are {', '.join(FILTERS)}"
+        raise ConfigError(f"arm {name!r}: there is no filter {kind!r}{hint}")
+    own = tuple(setting for setting in settings if assigned(setting)[0] not in _BY_ARMS)
+    return Arm(name, policy, kind, settings=own, meaning="given on the command line")
 
 
 def _schedule_arm(file: str) -> Arm:
@@ -171,4 +248,4 @@ def _schedule_arm(file: str) -> Arm:
         raise ConfigError(f"there is no policy file {path} for the arm 'schedule:{file}'")
     label = path.parent.name if path.name == "policy.json" else path.stem
     label = re.sub(r"[^A-Za-z0-9._-]+", "-", label)
-    return Arm(f"schedule-{label}", (f"policy=schedule:{file}",), "a recorded schedule, replayed")
+    return Arm(f"schedule-{label}", f"schedule:{file}", meaning="a recorded schedule, replayed")

@@ -14,9 +14,8 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from particleaugment.compare.arms import Arm
+    from particleaugment.compare.arms import Arm, Base
     from particleaugment.compare.comparison import Comparison, ComparisonFolder
-    from particleaugment.training.config import Config
     from particleaugment.util.stop import Stop
 
 __all__ = ["compare"]
@@ -28,10 +27,10 @@ def compare(
         str,
         typer.Option(
             metavar="ARM,ARM",
-            help="Arms, separated by commas; list shows them. improved is the filter that train uses, particles the "
-            "paper's to the letter. Also schedule:FILE and name:key=value,key=value.",
+            help="Arms, separated by commas; list shows them. gap is the filter that train uses, paper the paper's to "
+            "the letter. Also schedule:FILE and name:key=value,key=value.",
         ),
-    ] = "none,trivialaugment,randaugment,improved",
+    ] = "none,trivialaugment,randaugment,gap",
     seeds: Annotated[str, typer.Option("--seeds", metavar="SEEDS", help="Seeds, as 0-11 or 0,3,7.")] = "0-2",
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="runs/compare-RECIPE if not given.")] = None,
     assignments: Annotated[
@@ -101,7 +100,7 @@ def _command_text(recipe: str, arms: str, seeds: str, assignments: list[str], jo
     words = ["particleaugment", "compare", recipe, "--arms", arms, "--seeds", seeds, "--out", "FOLDER"]
     for assignment in assignments:
         key, _, value = (part.strip() for part in assignment.partition("="))
-        if key in ("data_dir", "data-dir"):
+        if key.rpartition(".")[2] in ("data_dir", "data-dir"):
             assignment = "data_dir=DIR"
         elif key == "data" and ":" in value:
             assignment = f"data={value.partition(':')[0]}:DIR"
@@ -109,27 +108,34 @@ def _command_text(recipe: str, arms: str, seeds: str, assignments: list[str], jo
     return shlex.join([*words, *(["--jobs", str(jobs)] if jobs > 1 else [])])
 
 
-def _base(recipe: str, assignments: list[str]) -> Config:
+def _base(recipe: str, assignments: list[str]) -> Base:
+    from particleaugment.compare.arms import Base
     from particleaugment.recipes import RECIPES, get_recipe
-    from particleaugment.training.build import resolve
-    from particleaugment.training.config import ConfigError, override
+    from particleaugment.training.config import ConfigError
 
     if recipe not in RECIPES and (Path(recipe) / "compare.json").exists():
         raise ConfigError(
             f"{recipe} is the folder of a comparison, where a recipe is expected; repeat the command that started it, "
             "or add --report to write its table and page anew"
         )
-    if any(assignment.partition("=")[0].strip() == "seed" for assignment in assignments):
-        raise ConfigError("--set seed is not for comparisons: the seeds are given by --seeds")
-    return resolve(override(get_recipe(recipe, "paper"), assignments))
+    return Base.of(get_recipe(recipe), assignments)
 
 
-def _check_arms(arms: tuple[Arm, ...], base: Config) -> None:
-    """Find what is wrong with an arm before anything is made."""
-    for arm in arms:
-        config = arm.config(base, seed=0)
+def _check_arms(arms: tuple[Arm, ...], base: Base) -> None:
+    """Find what is wrong with an arm, or with a setting that none of them has, before anything is made."""
+    from particleaugment.training.config import ConfigError
+    from particleaugment.training.override import assigned, is_filter_setting
+
+    configs = [arm.config(base, seed=0) for arm in arms]
+    for config in configs:
         if not config.searches:
             config.fixed_policy()
+    filters = [config.filter for config in configs if config.searches]
+    for assignment in base.filter_settings:
+        key, _ = assigned(assignment)
+        if filters and not any(is_filter_setting(key, filter) for filter in filters):
+            kinds = ", ".join(dict.fromkeys(filter.kind for filter in filters))
+            raise ConfigError(f"none of the filters compared, {kinds}, has a setting {key}; leave it out")
 
 
 def _train(

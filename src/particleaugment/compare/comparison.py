@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from particleaugment.compare.arm_summary import arm_summaries, differences
-from particleaugment.compare.arms import Arm
+from particleaugment.compare.arms import Arm, Base
 from particleaugment.compare.recommendation import Recommendation, recommend
 from particleaugment.compare.run_record import RunRecord
 from particleaugment.training.config import Config, ConfigError, settings_of
@@ -20,7 +20,7 @@ from particleaugment.util.hints import nearest_name
 
 __all__ = ["Comparison", "ComparisonFolder"]
 
-FORMAT, VERSION = "particleaugment comparison", 1
+FORMAT, VERSION = "particleaugment comparison", 2
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,14 @@ class Comparison:
     """What is compared and what came of it.
 
     Attributes:
-        base: The recipe with the comparison's settings, before any arm changes it.
+        base: What its arms share: a recipe with the comparison's settings.
         arms: The arms, in the order in which they were first asked for.
         against: Name of the arm that the others are compared with.
         runs: Every run that was ever asked for, ordered by seed and arm.
         commands: The commands that trained them, each with the machine it ran on.
     """
 
-    base: Config
+    base: Base
     arms: tuple[Arm, ...]
     against: str
     runs: tuple[RunRecord, ...] = ()
@@ -57,17 +57,12 @@ class Comparison:
     @property
     def measured_on(self) -> str:
         """Which images the accuracy is of: the test set, or training images held out in its place."""
-        return "validation" if self.base.validation else "test"
+        return self.base.config.data.measured_on
 
     @property
     def recommendation(self) -> Recommendation | None:
         """Which arm to use and how sure that is, or None where fewer than two arms have a finished run."""
         return recommend(self.arms, self.runs, self.measured_on)
-
-    @property
-    def portable_base(self) -> Config:
-        """The base without where the data lie, which is another place on every machine."""
-        return self.base.with_data_in("")
 
     def compared_with(self, name: str | None) -> Comparison:
         """Return the comparison against another arm; None keeps the present one."""
@@ -85,9 +80,7 @@ class Comparison:
         merged = {(run.seed, order[run.arm]): run for run in (*self.runs, *records)}
         return replace(self, runs=tuple(merged[key] for key in sorted(merged)))
 
-    def asked_for(
-        self, base: Config, arms: Sequence[Arm], seeds: Sequence[int], started: Collection[str]
-    ) -> Comparison:
+    def asked_for(self, base: Base, arms: Sequence[Arm], seeds: Sequence[int], started: Collection[str]) -> Comparison:
         """Return the comparison with more arms and seeds, or raise a ConfigError where its settings would change.
 
         Args:
@@ -97,21 +90,21 @@ class Comparison:
             started: Names of the arms that have a run already.
         """
         if started:
-            _agree("this comparison", self.portable_base, base.with_data_in(""))
+            _agree("this comparison", self.base.settings, base.settings)
         known = {arm.name: arm for arm in self.arms}
         for arm in arms:
             old = known.get(arm.name, arm)
-            if arm.name in started and old.settings != arm.settings:
+            if arm.name in started and old != arm:
                 raise ConfigError(
-                    f"the arm {arm.name!r} was started with {', '.join(old.settings)}, and now it means "
-                    f"{', '.join(arm.settings)}; give the new one another name or choose another --out"
+                    f"the arm {arm.name!r} was started with {old.described}, and now it means "
+                    f"{arm.described}; give the new one another name or choose another --out"
                 )
             known[arm.name] = arm
         against = self.against if self.against in known else arms[0].name
         extended = replace(self, base=base, arms=tuple(known.values()), against=against)
         kept = {(run.arm, run.seed) for run in self.runs if run.arm in started}
         return extended.with_runs(
-            RunRecord(arm=arm.name, seed=seed, epochs=arm.config(base, seed).epochs)
+            RunRecord(arm=arm.name, seed=seed, epochs=arm.config(base, seed).training.epochs)
             for arm in arms
             for seed in seeds
             if (arm.name, seed) not in kept
@@ -123,15 +116,16 @@ class Comparison:
         document = {
             "format": FORMAT,
             "version": VERSION,
-            "recipe": self.base.recipe,
+            "recipe": self.base.config.recipe,
             "accuracy_of": f"{self.measured_on} images, in percent",
             "against": self.against,
-            "arms": [{"name": a.name, "settings": a.settings, "meaning": a.meaning} for a in self.arms],
+            "arms": [arm.to_dict() for arm in self.arms],
             "summary": [summary.to_dict() for summary in arm_summaries(self.arms, self.runs)],
             "differences": [difference.to_dict() for difference in differences(self.arms, self.runs, self.against)],
             "recommendation": None if advice is None else advice.to_dict(),
             "commands": self.commands,
-            "config": json.loads(self.portable_base.to_json()),
+            "config": json.loads(self.base.config.with_data_in("").to_json()),
+            "filter_settings": list(self.base.filter_settings),
             "runs": [run.to_dict() for run in self.runs],
         }
         return "{\n" + ",\n".join(f'"{key}": {_lines(value)}' for key, value in document.items()) + "\n}\n"
@@ -144,8 +138,8 @@ class Comparison:
             if data["format"] != FORMAT or data["version"] != VERSION:
                 raise ValueError(f"its format must be {FORMAT!r}, version {VERSION}")
             return cls(
-                base=Config.from_json(json.dumps(data["config"])),
-                arms=tuple(Arm(arm["name"], tuple(arm["settings"]), arm["meaning"]) for arm in data["arms"]),
+                base=Base(Config.from_json(json.dumps(data["config"])), filter_settings=tuple(data["filter_settings"])),
+                arms=tuple(Arm.from_dict(arm) for arm in data["arms"]),
                 against=data["against"],
                 runs=tuple(RunRecord.from_dict(run) for run in data["runs"]),
                 commands=tuple(data["commands"]),
@@ -206,7 +200,7 @@ class ComparisonFolder:
                     return
             self.write(comparison)
 
-    def plan(self, base: Config, arms: Sequence[Arm], seeds: Sequence[int]) -> Comparison:
+    def plan(self, base: Base, arms: Sequence[Arm], seeds: Sequence[int]) -> Comparison:
         """Return what the folder holds with arms and seeds added, after checking that it all agrees."""
         before = self.read()
         started = (
@@ -245,18 +239,17 @@ class ComparisonFolder:
             return RunFolder.create(path, config)
         run = RunFolder.open(path)
         before, now = run.config, config
-        if run.finished:  # where the data lay matters no more
+        if run.finished:  # the directory of the data matters no more
             before, now = before.with_data_in(""), now.with_data_in("")
-        _agree(str(path), before, now)
+        _agree(str(path), settings_of(before), settings_of(now))
         return run
 
 
-def _agree(what: str, old: Config, new: Config) -> None:
-    before, now = settings_of(old), settings_of(new)
-    changed = [name for name in now if before[name] != now[name]]
+def _agree(what: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    changed = [name for name in {**now, **before} if before.get(name) != now.get(name)]
     if changed:
-        was = ", ".join(f"{name}={before[name]}" for name in changed)
-        wanted = ", ".join(f"{name}={now[name]}" for name in changed)
+        was = ", ".join(f"{name}={before.get(name)}" for name in changed)
+        wanted = ", ".join(f"{name}={now.get(name)}" for name in changed)
         raise ConfigError(
             f"{what} was started with {was}, and now {wanted} is asked for; repeat the settings that it was started "
             "with, or choose another --out"

@@ -24,11 +24,11 @@ __all__ = ["render", "table"]
 
 def render(comparison: Comparison) -> str:
     """Return the page of a comparison."""
-    base = comparison.base
+    base = comparison.base.config
     summaries = arm_summaries(comparison.arms, comparison.runs)
     finished = sum(summary.runs for summary in summaries)
     subtitle = (
-        f"{base.model} on {base.data}{base.part_of_data}, {base.epochs} epochs; "
+        f"{base.model} on {base.data.name}{base.data.part}, {base.training.epochs} epochs; "
         f"{finished} of {len(comparison.runs)} runs finished; accuracy on {comparison.measured_on} images"
     )
     parts = [alarm_box(remarks(comparison)), *_recommendation(comparison)]
@@ -131,11 +131,11 @@ def _made_by(comparison: Comparison) -> list[str]:
         versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())
         machine = f"{where['gpu'] or where['cpu']}, {where['cores']} cores, Python {where['python']}, {versions}"
         parts.append(f'<pre>{escape(made_by["command"])}</pre><p class="faint">{escape(machine)}</p>')
-    rows = [(arm.name, ", ".join(arm.settings)) for arm in comparison.arms]
+    rows = [(arm.name, arm.described) for arm in comparison.arms]
     parts += [
         "<p>This page is written anew from the folder by <code>particleaugment compare FOLDER --report</code>.</p>",
         f"<details><summary>What each arm sets</summary>{table(('arm', 'settings'), rows)}</details>",
-        settings_table(comparison.portable_base),
+        settings_table(comparison.base.settings),
     ]
     return parts
 

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from particleaugment.compare.arms import Arm
+from particleaugment.compare.arms import Arm, Base
 from particleaugment.models import build_model
 from particleaugment.training.build import build
 from particleaugment.training.config import Config, ConfigError
 from particleaugment.training.data_checks import check_search
+from particleaugment.training.settings import TrainingSettings, TransformSettings
 
 __all__ = ["check_data"]
-
-_DATA_SETTINGS = (
-    "recipe", "data", "data_dir", "image_size", "validation", "train_size", "data_seed", "groups", "normalization",
-    "stream", "crop_scale",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +28,7 @@ class _Facts:
     num_classes: int
 
 
-def check_data(arms: Sequence[Arm], base: Config, *, quiet: bool = True) -> None:
+def check_data(arms: Sequence[Arm], base: Base, *, quiet: bool = True) -> None:
     """Load the data once, and raise a ConfigError where they or an arm's settings cannot be used.
 
     Arms that take the same data share the loading. Where files are decoded while a network trains, a sample of them is
@@ -63,17 +59,14 @@ def check_data(arms: Sequence[Arm], base: Config, *, quiet: bool = True) -> None
 
 def _data_alone(config: Config) -> Config:
     """Return the same data with a small network on the CPU; it is equal for arms that share their data."""
-    device = "cpu" if torch.cuda.is_available() else config.device
-    settings = {name: getattr(config, name) for name in _DATA_SETTINGS}
+    device = "cpu" if torch.cuda.is_available() else config.training.device
     return Config(
-        **settings,
+        recipe=config.recipe,
+        data=replace(config.data, workers=0),
         model="wrn-10-1",
-        crop=0,
+        training=TrainingSettings(device=device, precision="fp32", compile=False),
+        transforms=TransformSettings(crop=0, crop_scale=config.transforms.crop_scale),
         policy="none",
-        device=device,
-        precision="fp32",
-        compile=False,
-        workers=0,
     )
 
 
@@ -103,14 +96,13 @@ def _problem(config: Config, facts: _Facts) -> str:
 
 def _misfit(config: Config, facts: _Facts) -> str:
     """Return why the samples that a filter step asks for cannot be had, or nothing."""
-    filter = config.filter()
-    filter.check(config.ops, config.epochs)
+    config.filter.check(config.ops, config.training.epochs)
     try:
         check_search(
-            filter,
+            config.filter,
             facts.labels,
             say=lambda sentence: None,
-            epochs=config.epochs,
+            epochs=config.training.epochs,
             seed=config.seed,
             groups=facts.groups,
         )

@@ -10,6 +10,7 @@ from particleaugment.compare.arm_summary import ArmSummary, Difference, accuracy
 from particleaugment.compare.arms import Arm
 from particleaugment.compare.run_record import RunRecord
 from particleaugment.compare.statistics import PairedDifference, mean, paired_difference, seeds_to_settle
+from particleaugment.training.config import LEARNED
 
 __all__ = ["Recommendation", "Sureness", "recommend"]
 
@@ -74,7 +75,7 @@ def recommend(arms: Sequence[Arm], runs: Sequence[RunRecord], measured_on: str) 
         runs: Its runs; those that have not finished are left out.
         measured_on: ``validation`` or ``test``: the images that accuracies are of.
 
-    >>> arms = (Arm("none", ("policy=none",)), Arm("trivialaugment", ("policy=trivial",)))
+    >>> arms = (Arm("none", "none"), Arm("trivialaugment", "trivial"))
     >>> accuracy = {"none": (81.5, 81.8, 82.0), "trivialaugment": (84.6, 84.7, 85.0)}
     >>> runs = [
     ...     RunRecord(arm=arm, seed=seed, epochs=1, finished=True, accuracy=(value,))
@@ -147,10 +148,7 @@ def _above(points: PairedDifference | None) -> bool:
 
 def _kind(arm: Arm) -> int:
     """Return how complex an arm is: 0 for no policy, 1 for a fixed one, 2 for one that is learned."""
-    assignments = (setting.partition("=") for setting in arm.settings)
-    policies = [value.strip() for name, _, value in assignments if name.strip() == "policy"]
-    policy = policies[-1] if policies else "particles"
-    return {"none": 0, "particles": 2}.get(policy, 1)
+    return {"none": 0, LEARNED: 2}.get(arm.policy, 1)
 
 
 def _simplest(

@@ -95,7 +95,7 @@ class RunRecord:
         return cls(
             arm=arm,
             seed=run.config.seed,
-            epochs=run.config.epochs,
+            epochs=run.config.training.epochs,
             finished=run.finished,
             accuracy=tuple(round(record["test_accuracy"], 6) for record in epochs),
             train_loss=tuple(round(record["train_loss"], 6) for record in epochs),

@@ -34,7 +34,7 @@ _EXAMPLES = (
 
 
 SHORT_STRINGS: dict[str, str] = {
-    "particles": "learned while training, by the particle filter (training runs only)",
+    "learned": "learned while training, by the filter (training runs only)",
     "schedule:FILE": "the policies of a recorded run, replayed (training runs only)",
     "file:FILE": "any policy file (training runs only)",
     "none": "nothing but the always-on transforms",

@@ -2,61 +2,71 @@
 
 from __future__ import annotations
 
+from particleaugment.recipes.base import Recipe
+from particleaugment.search.gap import GapFilter
+from particleaugment.search.paper import PaperFilter
 from particleaugment.training.config import Config
+from particleaugment.training.settings import DataSettings, TrainingSettings, TransformSettings
 
 __all__ = ["cifar10_quick", "cifar10_shakeshake", "cifar10_wrn28_2", "cifar10_wrn28_10"]
 
+_CIFAR10 = DataSettings(name="cifar10")
 
-def cifar10_wrn28_2() -> Config:
+
+def cifar10_wrn28_2() -> Recipe:
     """WRN-28-2, 250 epochs: the paper's ablation network.
 
-    Costs about five minutes on one H200, eight with ``--preset paper``, and days on a CPU. The paper reports 96.4 %
+    Costs about five minutes on one H200, eight with ``--set filter=paper``, and days on a CPU. The paper reports 96.4 %
     (96.43 ± 0.11 over ten runs); its algorithm to the letter has reached 94.4 % here (one seed).
     """
-    return Config(recipe="cifar10-wrn28-2", data="cifar10", model="wrn-28-2", nonzero=3, m=3.0)
+    return Recipe(
+        Config(recipe="cifar10-wrn28-2", data=_CIFAR10, model="wrn-28-2"),
+        paper=PaperFilter(nonzero=3, m=3.0, clone_size=25600),
+    )
 
 
-def cifar10_wrn28_10() -> Config:
+def cifar10_wrn28_10() -> Recipe:
     """WRN-28-10, 250 epochs.
 
-    Costs about twenty minutes on one H200, half an hour with ``--preset paper``. The paper reports 97.8 %.
+    Costs about twenty minutes on one H200, half an hour with ``--set filter=paper``. The paper reports 97.8 %.
     """
-    return Config(recipe="cifar10-wrn28-10", data="cifar10", model="wrn-28-10", nonzero=4, m=2.0)
+    return Recipe(
+        Config(recipe="cifar10-wrn28-10", data=_CIFAR10, model="wrn-28-10"),
+        paper=PaperFilter(nonzero=4, m=2.0, clone_size=25600),
+    )
 
 
-def cifar10_shakeshake() -> Config:
+def cifar10_shakeshake() -> Recipe:
     """Shake-Shake 26 2x96d, 750 epochs.
 
     Costs several hours on one H200. The paper reports 98.2 %.
     """
-    return Config(
-        recipe="cifar10-shakeshake",
-        data="cifar10",
-        model="shake-shake-26-2x96d",
-        epochs=750,
-        learning_rate=0.03,
-        nonzero=3,
-        m=3.0,
-        eta=0.25,
+    return Recipe(
+        Config(
+            recipe="cifar10-shakeshake",
+            data=_CIFAR10,
+            model="shake-shake-26-2x96d",
+            training=TrainingSettings(epochs=750, learning_rate=0.03),
+        ),
+        paper=PaperFilter(nonzero=3, m=3.0, eta=0.25, clone_size=25600),
     )
 
 
-def cifar10_quick() -> Config:
+def cifar10_quick() -> Recipe:
     """WRN-10-1, 20 epochs, smaller probes: the real data set on two CPU cores.
 
     Costs about ten minutes on two CPU cores with bfloat16 instructions and has reached 84.1 % (one seed; 82.0 % with
-    ``--preset paper``, 84.2 % without a policy, 81.1 % with TrivialAugment). ``benchmarks/cifar10_quick.py`` runs the
-    four of them.
+    ``--set filter=paper``, 84.2 % without a policy, 81.1 % with TrivialAugment). ``benchmarks/cifar10_quick.py`` runs
+    the four of them.
     """
-    return Config(
-        recipe="cifar10-quick",
-        data="cifar10",
-        model="wrn-10-1",
-        epochs=20,
-        erase=0.0,
-        num_particles=24,
-        nonzero=3,
-        m=3.0,
-        clone_size=5120,
-        measure_size=256,
+    return Recipe(
+        Config(
+            recipe="cifar10-quick",
+            data=_CIFAR10,
+            model="wrn-10-1",
+            training=TrainingSettings(epochs=20),
+            transforms=TransformSettings(erase=0.0),
+            filter=GapFilter(num_particles=24, measure_size=256),
+        ),
+        paper=PaperFilter(num_particles=24, nonzero=3, m=3.0, clone_size=5120, measure_size=256),
     )

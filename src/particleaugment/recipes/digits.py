@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
+from particleaugment.recipes.base import Recipe
+from particleaugment.search.gap import GapFilter
+from particleaugment.search.paper import PaperFilter
 from particleaugment.training.config import Config
+from particleaugment.training.settings import DataSettings, TrainingSettings, TransformSettings
 
 __all__ = ["digits"]
 
 
-def digits() -> Config:
+def digits() -> Recipe:
     """WRN-10-1 on scikit-learn's handwritten digits.
 
     Costs about a minute on two CPU cores and should reach 98 % or more of the 360 test images (last epoch).
     No flip: mirrored digits are other signs. The network is small and the data few, so this shows the machinery at
     work, not the method's worth.
     """
-    return Config(
-        recipe="digits",
-        data="digits",
-        model="wrn-10-1",
-        epochs=40,
-        batch_size=64,
-        learning_rate=0.1,
-        crop=2,
-        flip=0.0,
-        erase=0.0,
-        num_particles=24,
-        nonzero=3,
-        m=3.0,
-        clone_size=512,
-        measure_size=120,
+    return Recipe(
+        Config(
+            recipe="digits",
+            data=DataSettings(name="digits"),
+            model="wrn-10-1",
+            training=TrainingSettings(epochs=40, batch_size=64),
+            transforms=TransformSettings(crop=2, flip=0.0, erase=0.0),
+            filter=GapFilter(num_particles=24, measure_size=120),
+        ),
+        paper=PaperFilter(num_particles=24, nonzero=3, m=3.0, clone_size=512, measure_size=120),
     )

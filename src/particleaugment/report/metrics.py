@@ -54,6 +54,11 @@ class RunHistory:
         return np.asarray(self.inclusion[:, changing].sum(1), dtype=np.float64)
 
     @property
+    def num_particles(self) -> int:
+        """Particles of the filter; 0 where it has none."""
+        return int(getattr(self.config.filter, "num_particles", 0))
+
+    @property
     def overhead_percent(self) -> float:
         """Time of the filter steps as a share of plain training and evaluation."""
         search = sum(self.seconds.get(phase, 0.0) for phase in ("clone", "measure", "filter"))
@@ -89,13 +94,13 @@ def alarms(run: RunHistory) -> list[str]:
             "The particles then move by noise alone."
         )
     last = run.steps[-1]
-    if last.get("effective_sample_size", math.inf) < 0.2 * run.config.num_particles:
+    if last.get("effective_sample_size", math.inf) < 0.2 * run.num_particles:
         found.append(
             f"The filter is degenerate: the effective sample size ended at {last['effective_sample_size']:.1f} of "
-            f"{run.config.num_particles} particles."
+            f"{run.num_particles} particles."
         )
     distinct = run.policy.distinct
-    if distinct is not None and distinct <= max(2, run.config.num_particles // 10):
+    if distinct is not None and distinct <= max(2, run.num_particles // 10):
         found.append(f"The particles have collapsed to {distinct} distinct policies.")
     start, end = float(run.ops_per_image[0]), float(run.ops_per_image[-1])
     if end > max(2.0 * start, start + 1.0):

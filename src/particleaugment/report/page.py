@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 import io
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -69,7 +70,7 @@ def write_report(run: RunFolder) -> Path:
 
 def render(run: RunHistory) -> str:
     """Return the page of a run."""
-    judge, found = run.config.measured_on, _found(run.config)
+    judge, found = run.config.data.measured_on, _found(run.config)
     parts = [
         _cards(run),
         _data(run, found),
@@ -112,30 +113,27 @@ def alarm_box(sentences: Sequence[str]) -> str:
     return '<div class="alarms">' + "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences) + "</div>"
 
 
-def settings_table(config: Config) -> str:
+def settings_table(settings: Mapping[str, Any]) -> str:
     """Return all settings of a configuration, folded away."""
-    rows = "".join(
-        f"<tr><td>{name}</td><td>{escape(str(value))}</td></tr>" for name, value in settings_of(config).items()
-    )
+    rows = "".join(f"<tr><td>{name}</td><td>{escape(str(value))}</td></tr>" for name, value in settings.items())
     return f"<details><summary>All settings</summary><table>{rows}</table></details>"
 
 
 def _subtitle(run: RunHistory) -> str:
     config = run.config
     policy = "policy learned by the particle filter" if config.searches else f"policy {config.policy}"
-    return (
-        f"{config.model} on {config.data}{config.part_of_data}, {len(run.epochs)} of {config.epochs} epochs, {policy}"
-    )
+    epochs = f"{len(run.epochs)} of {config.training.epochs} epochs"
+    return f"{config.model} on {config.data.name}{config.data.part}, {epochs}, {policy}"
 
 
 def _cards(run: RunHistory) -> str:
     last = run.epochs[-1]
     best = max(run.epochs, key=lambda record: record["test_accuracy"])
     cards = [
-        (f"{last['test_accuracy']:.2f} %", f"{run.config.measured_on} accuracy, last epoch ({last['epoch']})"),
+        (f"{last['test_accuracy']:.2f} %", f"{run.config.data.measured_on} accuracy, last epoch ({last['epoch']})"),
         (
             f"{best['test_accuracy']:.2f} %",
-            f"best epoch ({best['epoch']}): chosen on the {run.config.measured_on} set, not a result",
+            f"best epoch ({best['epoch']}): chosen on the {run.config.data.measured_on} set, not a result",
         ),
     ]
     if run.inclusion.size:
@@ -153,7 +151,7 @@ def _cards(run: RunHistory) -> str:
 def _found(config: Config) -> FolderListing | None:
     """Return what a run's folder of images holds now, if it has one that is still there."""
     try:
-        return find_images(config.data_place, groups=config.groups) if config.data_set == "folder" else None
+        return find_images(config.data.data_dir, groups=config.data.groups) if config.data.is_folder else None
     except (OSError, ValueError):
         return None
 
@@ -170,7 +168,7 @@ def _data(run: RunHistory, found: FolderListing | None) -> str:
 
 def _chosen(config: Config) -> tuple[int | float, int | float, int]:
     """Which images of a folder a run trains and is judged on, as its listing takes it."""
-    return config.validation, config.train_size, config.data_seed
+    return config.data.validation, config.data.train_size, config.data.data_seed
 
 
 def _policy_story(run: RunHistory) -> list[str]:
@@ -236,11 +234,16 @@ def _examples(config: Config, found: FolderListing | None, count: int = 12) -> T
     from particleaugment.data.streamed import example_images
 
     if found is not None:  # which may be large: a few files are enough
-        size = min(config.image_size or _LARGEST_EXAMPLE, _LARGEST_EXAMPLE)
+        size = min(config.data.image_size or _LARGEST_EXAMPLE, _LARGEST_EXAMPLE)
         return example_images(found.selected(*_chosen(config))[0], size, count)
     validation, train_size, seed = _chosen(config)
     data = load_data(
-        config.data, config.data_dir or None, validation=validation, train_size=train_size, seed=seed, quiet=True
+        config.data.name,
+        config.data.data_dir or None,
+        validation=validation,
+        train_size=train_size,
+        seed=seed,
+        quiet=True,
     )
     return data.train_images[:count]
 
@@ -253,29 +256,27 @@ def _config(run: RunHistory) -> list[str]:
     return [
         "<h2>The exact command and configuration</h2>",
         f"<pre>{escape(_command(run))}</pre>",
-        settings_table(run.config),
+        settings_table(settings_of(run.config)),
     ]
 
 
 def _command(run: RunHistory) -> str:
-    from particleaugment.recipes import DEFAULT_PRESET, PRESETS, RECIPES, get_recipe
+    from particleaugment.recipes import RECIPES, get_recipe
 
     config = run.config
     words = ["particleaugment", "train", config.recipe, "--seed", str(config.seed)]
     if config.recipe in RECIPES:
-        changes = {preset: _changes(config, get_recipe(config.recipe, preset)) for preset in PRESETS}
-        preset = min(changes, key=lambda name: len(changes[name]))
-        words += ["--preset", preset] if preset != DEFAULT_PRESET else []
-        words += [word for change in changes[preset] for word in ("--set", change)]
+        recipe = get_recipe(config.recipe)
+        usual = settings_of(recipe.with_filter(config.filter.kind)) | {"filter": recipe.config.filter.kind}
+        words += [word for change in _changes(settings_of(config), usual) for word in ("--set", change)]
     return shlex.join(words)
 
 
-def _changes(config: Config, defaults: Config) -> list[str]:
+def _changes(settings: Mapping[str, Any], usual: Mapping[str, Any]) -> list[str]:
     """Return the settings in which a run differs from its recipe, as ``key=value``."""
-    usual = settings_of(defaults)
     texts = {
         name: ",".join(str(item) for item in value) if isinstance(value, tuple) else str(value)
-        for name, value in settings_of(config).items()
+        for name, value in settings.items()
         if value != usual[name] and name not in ("seed", "recipe")
     }
     return [f"{name}={text}" for name, text in texts.items()]

@@ -28,14 +28,16 @@ def curves(run: RunHistory) -> str:
     def draw_curves(figure: Any, axes: Any) -> None:
         epochs = [record["epoch"] for record in run.epochs]
         axes[0].plot(epochs, [record["train_loss"] for record in run.epochs], color=BLUE, label="training")
-        axes[0].plot(epochs, [record["test_loss"] for record in run.epochs], color=ORANGE, label=run.config.measured_on)
+        axes[0].plot(
+            epochs, [record["test_loss"] for record in run.epochs], color=ORANGE, label=run.config.data.measured_on
+        )
         axes[0].set(xlabel="epoch", ylabel="loss", yscale="log")
         axes[0].legend(frameon=False)
         accuracy = [record["test_accuracy"] for record in run.epochs]
         axes[1].plot(epochs, accuracy, color=GREEN)
         axes[1].set(
             xlabel="epoch",
-            ylabel=f"{run.config.measured_on} accuracy, %",
+            ylabel=f"{run.config.data.measured_on} accuracy, %",
             ylim=(max(0, np.percentile(accuracy, 10) - 5), 100),
         )
 
@@ -90,9 +92,9 @@ def effective_sample_size(run: RunHistory) -> str:
         axes.plot(epochs, sizes, color=BLUE)
         axes.scatter(epochs[resampled], sizes[resampled], color=GREEN, s=18, zorder=3, label="resampled")
         axes.scatter(epochs[skipped], sizes[skipped], color=RED, s=14, marker="x", zorder=3, label="update skipped")
-        threshold = run.config.alpha * run.config.num_particles
+        threshold = getattr(run.config.filter, "alpha", 0.0) * run.num_particles
         axes.axhline(threshold, color=INK, linewidth=0.6, linestyle=":", label="resampling threshold")
-        axes.set(xlabel="epoch", ylabel="effective sample size", ylim=(0, run.config.num_particles * 1.05))
+        axes.set(xlabel="epoch", ylabel="effective sample size", ylim=(0, run.num_particles * 1.05))
         axes.legend(frameon=False, ncols=3, loc="lower left")
 
     return inline_svg(9, 2.4, draw_sample_size)

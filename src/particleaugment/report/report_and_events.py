@@ -22,7 +22,7 @@ class ReportAndEvents:
     """
 
     def __init__(self, run: RunFolder):
-        self._epochs = run.config.epochs
+        self._epochs = run.config.training.epochs
         self._events = EventWriter(run.path)
 
     def record(self, record: dict[str, Any], policy: Policy, examples: Tensor) -> None:

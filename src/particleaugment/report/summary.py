@@ -51,7 +51,7 @@ def print_summary(run: RunFolder, policy: Policy, console: Console) -> None:
         raise RunError(f"{run.metrics} holds no epoch; {shown_command('verify', run.path)} says what is sound")
     last, best = epochs[-1], max(epochs, key=lambda record: record["test_accuracy"])
     table = Table(title=f"{run.config.recipe}, seed {run.config.seed}", show_header=False, title_justify="left")
-    table.add_row(f"{run.config.measured_on} accuracy, last epoch", f"{last['test_accuracy']:.2f} %")
+    table.add_row(f"{run.config.data.measured_on} accuracy, last epoch", f"{last['test_accuracy']:.2f} %")
     table.add_row("best epoch (not a result)", f"{best['test_accuracy']:.2f} % in epoch {best['epoch']}")
     health = filter_health(records)
     if health["steps"]:
@@ -61,8 +61,8 @@ def print_summary(run: RunFolder, policy: Policy, console: Console) -> None:
         table.add_row("ops per image", f"{health['ops_per_image']:.2f} at the end, {most:.2f} at most")
         told = f"{health['steps']} steps, {health['skipped']} skipped"
         if health["effective_sample_size"] is not None:
-            size, particles = health["effective_sample_size"], run.config.num_particles
-            told += f", {health['resampled']} resampled, N_eff {size:.1f} of {particles}"
+            particles = getattr(run.config.filter, "num_particles", 0)
+            told += f", {health['resampled']} resampled, N_eff {health['effective_sample_size']:.1f} of {particles}"
         table.add_row("filter", told)
     seconds = phase_seconds(records)
     total = sum(seconds.values())

@@ -117,7 +117,7 @@ def _carry_out(request: Callable[[], tuple[RunFolder, bool]], checkpoint_seconds
 
     with joined() as all_ranks, ExitStack() as held:
         path, fresh, config, finished = all_ranks.on_first(opened)
-        ranks = all_ranks.everywhere(lambda: on_own_device(all_ranks, Config.from_json(config).device))
+        ranks = all_ranks.everywhere(lambda: on_own_device(all_ranks, Config.from_json(config).training.device))
         stop = held.enter_context(StopTogether(ranks))
         run, quiet = RunFolder(path, Config.from_json(config)), quiet or not ranks.first
         display = Display(quiet, closed=stop.close_output)
@@ -138,12 +138,13 @@ def _train(session: Session, display: Display, stop: Stop) -> None:
     run = session.run
     stop.check()
     if session.restore():
-        display.say(f"resuming {run.path} in epoch {session.position.epoch} of {run.config.epochs}")
+        display.say(f"resuming {run.path} in epoch {session.position.epoch} of {run.config.training.epochs}")
     session.ranks.on_first(run.note_data)
     stop.check()
+    learns = f"filter {run.config.filter.kind}" if run.config.searches else f"policy {run.config.policy}"
     display.say(
-        f"{run.config.recipe}: {run.config.model} on {run.config.data}, {run.config.epochs} epochs, "
-        f"policy {run.config.policy}; {session.chosen}"
+        f"{run.config.recipe}: {run.config.model} on {run.config.data.name}, {run.config.training.epochs} epochs, "
+        f"{learns}; {session.chosen}"
     )
     if not train_session(session):
         raise Stopped

@@ -94,7 +94,7 @@ class _Known:
     @property
     def ended(self) -> bool:
         """Whether the newest checkpoint was written after the last epoch."""
-        return self.newest is not None and self.newest["position"]["epoch"] > self.run.config.epochs
+        return self.newest is not None and self.newest["position"]["epoch"] > self.run.config.training.epochs
 
 
 def verify(path: Path) -> Verdict:
@@ -104,7 +104,9 @@ def verify(path: Path) -> Verdict:
     except RunError as error:
         return Verdict((Finding("config", False, str(error)),), "broken", "without its configuration there is no run")
     config = known.run.config
-    described = f"{config.recipe}: {config.model} on {config.data}, {config.epochs} epochs, seed {config.seed}"
+    described = (
+        f"{config.recipe}: {config.model} on {config.data.name}, {config.training.epochs} epochs, seed {config.seed}"
+    )
     findings = [Finding("config", True, described)]
     owner = known.run.owner()
     if owner is not None:
@@ -184,15 +186,15 @@ def _metrics(known: _Known) -> str:
         extra = f"; {lines} lines newer than the checkpoint, which resume writes anew" if newer else ""
         content = content[:known_bytes]
     try:
-        known.records = parse_records(content, known.run.config.evaluate_every)
+        known.records = parse_records(content, known.run.config.training.evaluate_every)
     except RecordError as error:
         raise _Problem(f"{known.run.metrics}: {error}") from None
     epochs = [record for record in known.records if record["kind"] == "epoch"]
     steps = [record for record in known.records if record["kind"] == "filter"]
     last = epochs[-1]["epoch"] if epochs else 0
-    if known.run.finished and last != known.run.config.epochs:
-        raise _Problem(f"{known.run.metrics} ends with epoch {last} of {known.run.config.epochs}")
-    wanted = known.run.config.num_particles
+    if known.run.finished and last != known.run.config.training.epochs:
+        raise _Problem(f"{known.run.metrics} ends with epoch {last} of {known.run.config.training.epochs}")
+    wanted = getattr(known.run.config.filter, "num_particles", 0)
     for step in steps:
         if len(step.get("delta", range(wanted))) != wanted:
             raise _Problem(f"{known.run.metrics}: step {step['step']} has {len(step['delta'])} of {wanted} particles")
@@ -214,7 +216,7 @@ def _policy(known: _Known) -> str:
     except ValueError as error:
         raise _Problem(str(error)) from None
     if schedule is not None:
-        if (schedule.ops, schedule.epochs) != (config.ops, config.epochs):
+        if (schedule.ops, schedule.epochs) != (config.ops, config.training.epochs):
             raise _Problem(f"{path} has other ops or another number of epochs than config.json")
         if known.ended and schedule != _learned(config, known.newest["search"]):  # type: ignore[index]
             raise _Problem(f"{path} differs from what the checkpoint has learned")
@@ -224,10 +226,9 @@ def _policy(known: _Known) -> str:
 
 def _learned(config: Config, search: Any) -> Policy | None:
     """Return what a checkpoint's search has learned, or None where it cannot be read."""
-    filter = config.filter()
     try:
-        history = unpacked(search["history"], filter.init(config.seed, config.ops))
-        return filter.schedule(history, config.epochs)
+        history = unpacked(search["history"], config.filter.init(config.seed, config.ops))
+        return config.filter.schedule(history, config.training.epochs)
     except (AttributeError, LookupError, TypeError, ValueError):
         return None
 
@@ -257,7 +258,7 @@ def _expected(known: _Known, weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors that the run's network should have, without memory."""
     config = known.run.config
     head = weights.get("head.weight")
-    classes = _CLASSES.get(config.data) or (len(head) if head is not None and head.dim() else 1)
+    classes = _CLASSES.get(config.data.name) or (len(head) if head is not None and head.dim() else 1)
     try:
         with torch.device("meta"):
             return build_model(config.model, classes, config.seed).state_dict()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -26,6 +26,11 @@ class FrozenPaperFilter(PaperFilter):
     kind: ClassVar[str] = "paper-frozen"
     trains_clone: ClassVar[bool] = False
 
+    @classmethod
+    def of(cls, filter: PaperFilter) -> Self:
+        """Return the control of a filter."""
+        return cls(**_settings(filter))
+
     def step(
         self, state: PaperState, subject: Subject, *, epoch: int, epochs: int
     ) -> tuple[PaperState, ParticleRecord]:
@@ -47,6 +52,11 @@ class FrozenGapFilter(GapFilter):
     """The gap filter's transition alone: nothing is measured, and weights stay equal."""
 
     kind: ClassVar[str] = "gap-frozen"
+
+    @classmethod
+    def of(cls, filter: GapFilter) -> Self:
+        """Return the control of a filter."""
+        return cls(**_settings(filter))
 
     def init(self, seed: int, ops: tuple[str, ...]) -> GapState:
         """Return particles with active ops: there is no gap to wait for."""
@@ -73,6 +83,11 @@ class ShuffledPaperFilter(PaperFilter):
 
     kind: ClassVar[str] = "paper-shuffled"
 
+    @classmethod
+    def of(cls, filter: PaperFilter) -> Self:
+        """Return the control of a filter."""
+        return cls(**_settings(filter))
+
     def scores(self, noised: PaperState, delta: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
         """Return δ and its errors in another order."""
         ids = torch.arange(len(delta), device="cpu")
@@ -94,6 +109,12 @@ class AuthorsFilter(PaperFilter):
 
     kind: ClassVar[str] = "paper-authors"
 
+    @classmethod
+    def of(cls, filter: PaperFilter) -> Self:
+        """Return what the authors' code makes of a filter."""
+        own = ("m", "start_value", "resampling")
+        return cls(**{name: value for name, value in _settings(filter).items() if name not in own})
+
     def policy(self, state: PaperState) -> ParticlePolicy:
         """Return the particles with their probabilities halved."""
         policy = super().policy(state)
@@ -103,6 +124,10 @@ class AuthorsFilter(PaperFilter):
         """Return the first particles after the transition."""
         first = self.init(state.seed, state.ops)
         return super().moved(replace(state, particles=first.particles))
+
+
+def _settings(filter: PaperFilter | GapFilter) -> dict[str, Any]:
+    return {field.name: getattr(filter, field.name) for field in fields(filter)}
 
 
 def _unmeasured(state: ParticleState, policy: ParticlePolicy) -> ParticleRecord:

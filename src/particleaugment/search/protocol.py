@@ -157,6 +157,10 @@ class Filter(ABC, Generic[State]):
         """Epochs from one step to the next, as a number."""
         return self.every if isinstance(self.every, int) else 1
 
+    def at_every(self, epochs: int) -> Self:
+        """Return the filter with steps at every so many epochs."""
+        return replace(self, every=epochs)  # type: ignore[type-var]
+
     def due(self, epoch: int, epochs: int) -> bool:
         """Whether a step follows an epoch, counted from 1, of a run of ``epochs``; none follows the last."""
         return epoch >= self.warmup and epoch % self.interval == 0 and epoch < epochs

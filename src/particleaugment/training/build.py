@@ -37,27 +37,20 @@ _ALONE = Ranks()
 
 
 def resolve(config: Config) -> Config:
-    """Return the configuration with what ``auto`` means on this machine, and paths that hold from any folder.
-
-    A directory that ``data`` carries behind a colon becomes ``data_dir``.
-    """
-    device = config.device
+    """Return the configuration with what ``auto`` means on this machine, and paths that hold from any folder."""
+    device = config.training.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    precision = config.precision
+    precision = config.training.precision
     if precision == "auto":
         fast_bfloat16 = device == "cuda" or torch.cpu._is_avx512_bf16_supported()
         precision = "bf16" if fast_bfloat16 else "fp32"
-    if config.data_dir and config.data_place != config.data_dir:
-        raise ConfigError(
-            f"the data set {config.data_set!r} is given two directories, {config.data_place} and {config.data_dir}; "
-            "name one"
-        )
-    place = str(Path(config.data_place).expanduser().absolute()) if config.data_place else ""
+    place = str(Path(config.data.data_dir).expanduser().absolute()) if config.data.data_dir else ""
     policy = config.policy
     if config.policy_file is not None:
         policy = f"{policy.partition(':')[0]}:{Path(config.policy_file).expanduser().absolute()}"
-    return replace(config.with_data_in(place), device=device, precision=precision, policy=policy)
+    training = replace(config.training, device=device, precision=precision)
+    return replace(config.with_data_in(place), training=training, policy=policy)
 
 
 @dataclass(frozen=True)
@@ -89,11 +82,11 @@ class Parts:
 
 def always_on(config: Config) -> tuple[list[Transform], list[Transform]]:
     """Return the transforms before and after the policy."""
-    low, high = 1 - config.jitter, 1 + config.jitter
-    before: list[Transform] = [ColorJitter((low, high), (low, high), (low, high))] if config.jitter else []
-    before += [PadCrop(config.crop)] if config.crop else []
-    before += [HorizontalFlip(config.flip)] if config.flip else []
-    return before, [RandomErasing(config.erase)] if config.erase else []
+    low, high = 1 - config.transforms.jitter, 1 + config.transforms.jitter
+    before: list[Transform] = [ColorJitter((low, high), (low, high), (low, high))] if config.transforms.jitter else []
+    before += [PadCrop(config.transforms.crop)] if config.transforms.crop else []
+    before += [HorizontalFlip(config.transforms.flip)] if config.transforms.flip else []
+    return before, [RandomErasing(config.transforms.erase)] if config.transforms.erase else []
 
 
 def build(
@@ -112,7 +105,7 @@ def build(
     found, description = ranks.everywhere(lambda: _checked_request(config, ranks))
     if description:
         say(description)
-    executor = choose_executor("auto", torch.device(config.device), ops)
+    executor = choose_executor("auto", torch.device(config.training.device), ops)
     if why := _why_streamed(config, found):
         return _streamed(config, say, quiet, found, why, executor, ranks)
     return _in_memory(config, say, quiet, described=bool(description), executor=executor, ranks=ranks, shared=shared)
@@ -130,8 +123,8 @@ def _in_memory(
 ) -> Parts:
     """Return the parts of a run whose images are held in memory: whole steps in a graph, or step by step."""
     data, network, resident = ranks.everywhere(lambda: _data_and_network(config, quiet, ranks, shared))
-    if config.part_of_data and not described:
-        say(f"{len(data.train_labels):,} training images{config.part_of_data}, {len(data.test_labels):,} test images")
+    if config.data.part and not described:
+        say(f"{len(data.train_labels):,} training images{config.data.part}, {len(data.test_labels):,} test images")
     samples = Samples((data.train_images, data.train_labels))
     train, test = (data.train_images, data.train_labels), (data.test_images, data.test_labels)
     model, optimizer, (before, after) = network.model, make_optimizer(config, network.model), always_on(config)
@@ -144,7 +137,7 @@ def _in_memory(
             pipelines,
             train,
             test,
-            config.batch_size,
+            config.training.batch_size,
             forward=network.compiled() if compiled else model,
             say=say,
         )
@@ -154,12 +147,17 @@ def _in_memory(
         preprocess = normalised(data.mean, data.std)
         learner = Learner(model, optimizer, cross_entropy, preprocess, autocast_of(config), ranks=ranks)
         augment = Augment(
-            Identity(), config.seed, before=before, after=after, resample=config.resample, fill=config.fill
+            Identity(),
+            config.seed,
+            before=before,
+            after=after,
+            resample=config.transforms.resample,
+            fill=config.transforms.fill,
         )
-        trainee = EagerTrainee(learner, samples, augment, config.batch_size, test)
+        trainee = EagerTrainee(learner, samples, augment, config.training.batch_size, test)
         trainee.settle(len(samples))
-        where = ", too little GPU memory to hold the data" if config.device == "cuda" and not resident else ""
-        jitter = ", since colour jitter is not part of a whole step" if resident and config.jitter else ""
+        where = ", too little GPU memory to hold the data" if config.training.device == "cuda" and not resident else ""
+        jitter = ", since colour jitter is not part of a whole step" if resident and config.transforms.jitter else ""
         chosen = f"{executor} executor, step by step{where}{jitter}{_together(ranks)}"
     return Parts(data, samples, trainee, chosen + _how_it_counts(config))
 
@@ -177,14 +175,14 @@ def _streamed(
     data = ranks.everywhere(lambda: _open_folder(config, quiet, found))
     model = ranks.everywhere(lambda: make_network(config, data.num_classes, ranks))
     count, size = len(data.train), data.train.size
-    compiled = is_compiled(config, count) and config.device == "cuda" and ranks.world == 1
-    workers = config.workers if isinstance(config.workers, int) else default_workers()
+    compiled = is_compiled(config, count) and config.training.device == "cuda" and ranks.world == 1
+    workers = config.data.workers if isinstance(config.data.workers, int) else default_workers()
     pipelines, preprocess = _pipelines(config, data, model, (size, size), executor)
     trainee = StreamTrainee(
         Learner(model, make_optimizer(config, model), cross_entropy, preprocess, autocast_of(config), ranks=ranks),
         pipelines,
         data,
-        config.batch_size,
+        config.training.batch_size,
         workers,
         compiled=compiled,
         say=say,
@@ -198,17 +196,17 @@ def _streamed(
 
 def _checked_request(config: Config, ranks: Ranks) -> tuple[FolderListing | None, str]:
     """Refuse what cannot be; return what a folder of images holds, where one is named, and a line that says it."""
-    if config.device == "cuda" and not torch.cuda.is_available():
+    if config.training.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device=cuda was asked for, but torch sees no CUDA device here; set device=cpu")
-    if config.batch_size < ranks.world:
+    if config.training.batch_size < ranks.world:
         raise ConfigError(
-            f"batch_size is the batch of all ranks together: {config.batch_size} leaves some of {ranks.world} ranks "
-            "without an image; set a larger one or start fewer ranks"
+            f"batch_size is the batch of all ranks together: {config.training.batch_size} leaves some of {ranks.world} "
+            "ranks without an image; set a larger one or start fewer ranks"
         )
-    if config.data_set != "folder" or not config.data_place:
+    if not config.data.is_folder or not config.data.data_dir:
         return None, ""
-    found = find_images(config.data_place, groups=config.groups)
-    return found, found.describe(config.validation, config.train_size, config.data_seed)
+    found = find_images(config.data.data_dir, groups=config.data.groups)
+    return found, found.describe(config.data.validation, config.data.train_size, config.data.data_seed)
 
 
 def _data_and_network(
@@ -222,18 +220,18 @@ def _data_and_network(
 
 def _load_data(config: Config, quiet: bool) -> tuple[ImageData, bool]:
     """Return the data, on the device if there is room for them, and whether they are there."""
-    device = torch.device(config.device)
+    device = torch.device(config.training.device)
     data = load_data(
-        config.data,
-        config.data_dir or None,
-        image_size=config.image_size or None,
-        validation=config.validation,
-        train_size=config.train_size,
-        groups=config.groups,
-        seed=config.data_seed,
+        config.data.name,
+        config.data.data_dir or None,
+        image_size=config.data.image_size or None,
+        validation=config.data.validation,
+        train_size=config.data.train_size,
+        groups=config.data.groups,
+        seed=config.data.data_seed,
         quiet=quiet,
     )
-    if config.normalization == "imagenet":
+    if config.data.normalization == "imagenet":
         data = replace(data, mean=IMAGENET_STATISTICS[0], std=IMAGENET_STATISTICS[1])
     resident = device.type == "cuda" and _fits(data, device)
     if resident:
@@ -252,16 +250,16 @@ def _together(ranks: Ranks) -> str:
 
 
 def _image_size(config: Config) -> int:
-    return config.image_size or FOLDER_SIZE
+    return config.data.image_size or FOLDER_SIZE
 
 
 def _why_streamed(config: Config, found: FolderListing | None) -> str:
     """Return why files are decoded while the network trains, or nothing where images are held in memory."""
-    if config.data_set != "folder" or config.stream == "false":
+    if not config.data.is_folder or config.data.stream == "false":
         return ""
-    if config.crop_scale:
+    if config.transforms.crop_scale:
         return "random resized crops are cut from them"
-    if config.stream == "true":
+    if config.data.stream == "true":
         return "stream=true was asked for"
     if found is None:
         return ""
@@ -271,24 +269,26 @@ def _why_streamed(config: Config, found: FolderListing | None) -> str:
 
 
 def _open_folder(config: Config, quiet: bool, found: FolderListing | None) -> StreamedData:
-    if not config.data_place:
+    if not config.data.data_dir:
         raise ConfigError("the data set 'folder' needs data_dir, a directory with one sub-folder of images per class")
     return open_folder(
-        config.data_place,
+        config.data.data_dir,
         _image_size(config),
-        validation=config.validation,
-        train_size=config.train_size,
-        data_seed=config.data_seed,
+        validation=config.data.validation,
+        train_size=config.data.train_size,
+        data_seed=config.data.data_seed,
         seed=config.seed,
-        crop_scale=config.crop_scale,
-        normalization=config.normalization,
+        crop_scale=config.transforms.crop_scale,
+        normalization=config.data.normalization,
         quiet=quiet,
         found=found,
     )
 
 
 def _how_it_counts(config: Config) -> str:
-    return f"{', deterministic' if config.deterministic and config.device == 'cuda' else ''}, {config.precision}"
+    training = config.training
+    deterministic = ", deterministic" if training.deterministic and training.device == "cuda" else ""
+    return f"{deterministic}, {training.precision}"
 
 
 def _pipelines(
@@ -298,13 +298,13 @@ def _pipelines(
     return make_pipelines(
         next(model.parameters()).device,
         (size[0], size[1]),
-        Normalize(data.mean, data.std, torch.bfloat16 if config.precision == "bf16" else torch.float32),
+        Normalize(data.mean, data.std, torch.bfloat16 if config.training.precision == "bf16" else torch.float32),
         config.seed,
         executor,
         before=before,
         after=after,
-        resample=config.resample,
-        fill=config.fill,
+        resample=config.transforms.resample,
+        fill=config.transforms.fill,
     )
 
 

@@ -13,18 +13,19 @@ def train(session: Session) -> bool:
 
     For each epoch e = 1 .. e_max:
 
-    1. train the network one epoch under the current particles: each sample draws a particle by weight, and each op of
-       it is applied with its probability;
-    2. if e ≥ warm-up, e mod i_f = 0 and e < e_max, take a filter step: add noise to the particles, train a clone for
-       e_p epochs on D_tp under them, measure on D_vp how the clone's loss fell under each particle relative to plain
-       images, reweight, resample if degenerate, and throw the clone away.
+    1. train the network one epoch under the current policy: of particles, each sample draws one by weight, and each op
+       of it is applied with its probability;
+    2. if e ≥ warm-up, e mod i_f = 0 and e < e_max, take a filter step. The paper's adds noise to the particles, trains
+       a clone for e_p epochs on D_tp under them, measures on D_vp how the clone's loss fell under each particle
+       relative to plain images, reweights, resamples if degenerate, and throws the clone away; others are in
+       ``search/``.
 
     With a fixed policy there is no step 2, and this is plain training.
     """
     config = session.config
-    with session.display.live(config.epochs, session.position.epoch - 1):
+    with session.display.live(config.training.epochs, session.position.epoch - 1):
         try:
-            while session.position.epoch <= config.epochs:
+            while session.position.epoch <= config.training.epochs:
                 session.train_epoch()
                 session.evaluate()
                 session.filter_step()

@@ -23,7 +23,7 @@ def weights_metadata(config: Config, data: ImageData | StreamedData) -> dict[str
         "size": data.test.size if isinstance(data, StreamedData) else data.test_images.shape[-1],
         "margin": data.test.centre.margin if isinstance(data, StreamedData) else 1.0,
     }
-    own = {"format": "pt", "model": config.model, "data": config.data, "seed": str(config.seed)}
+    own = {"format": "pt", "model": config.model, "data": config.data.name, "seed": str(config.seed)}
     return own | {name: json.dumps(value) for name, value in facts.items()}
 
 

@@ -64,7 +64,7 @@ class RunFolder:
 
     def note_data(self) -> None:
         """Write where the data lie into ``config.json`` if it names another place."""
-        if RunFolder.open(self.path).config.data_place != self.config.data_place:
+        if RunFolder.open(self.path).config.data.data_dir != self.config.data.data_dir:
             write_atomically(self.path / "config.json", self.config.to_json())
 
     @property
@@ -178,7 +178,7 @@ class RunFolder:
     def read_metrics(self) -> list[dict[str, Any]]:
         """Return the metrics so far, every field and their order checked."""
         try:
-            return read_records(self.metrics, self.config.evaluate_every)
+            return read_records(self.metrics, self.config.training.evaluate_every)
         except RecordError as error:
             raise RunError(str(error)) from None
 

@@ -66,7 +66,7 @@ class Position:
 
 def learning_rate(config: Config, epoch: int) -> float:
     """Return the learning rate of an epoch, counted from 1: cosine decay to 0, by epoch."""
-    return 0.5 * config.learning_rate * (1 + math.cos(math.pi * (epoch - 1) / config.epochs))
+    return 0.5 * config.training.learning_rate * (1 + math.cos(math.pi * (epoch - 1) / config.training.epochs))
 
 
 class Session:
@@ -102,11 +102,10 @@ class Session:
         self.data, self.samples, self.chosen = parts.data, parts.samples, parts.chosen
         self._examples = parts.data.examples()
         self.model, self.optimizer, self.trainee = parts.model, parts.optimizer, parts.trainee
-        steps_per_epoch = len(batch_sizes(len(self.samples), config.batch_size))
-        self.evaluate_every = interval(config.evaluate_every, config.epochs, steps_per_epoch)
-        self._filter = config.filter(steps_per_epoch) if config.searches else None
+        steps_per_epoch = len(batch_sizes(len(self.samples), config.training.batch_size))
+        self.evaluate_every = interval(config.training.evaluate_every, config.training.epochs, steps_per_epoch)
         self.search: ParticleAugment | None = None
-        self.ranks.everywhere(self._make_search)
+        self.ranks.everywhere(lambda: self._make_search(steps_per_epoch))
         self.position = Position()
         self.resumes = 0
         self._seconds: dict[str, float] = {}
@@ -116,28 +115,30 @@ class Session:
     def _read_policy(self) -> Policy:
         return self.config.fixed_policy(self.run.given_policy)
 
-    def _make_search(self) -> None:
+    def _make_search(self, steps_per_epoch: int) -> None:
         config = self.config
-        if self._filter is not None:
+        if config.searches:
             before, after = always_on(config)
+            epochs = config.training.epochs
+            filter = config.filter.at_every(interval(config.filter.every, epochs, steps_per_epoch))
             check_search(
-                self._filter,
+                filter,
                 self.samples.labels,
                 self.display.say,
-                epochs=config.epochs,
+                epochs=epochs,
                 seed=config.seed,
                 groups=self.data.train_groups,
             )
             self.search = ParticleAugment(
                 self.samples,
-                epochs=config.epochs,
-                filter=self._filter,
+                epochs=epochs,
+                filter=filter,
                 seed=config.seed,
                 ops=config.ops,
                 before=before,
                 after=after,
-                resample=config.resample,
-                fill=config.fill,
+                resample=config.transforms.resample,
+                fill=config.transforms.fill,
                 groups=self.data.train_groups,
             )
 
@@ -181,7 +182,7 @@ class Session:
         """Measure the network on the test set and write the epoch's record, if the epoch is one to be evaluated."""
         if self.position.phase != EVALUATE:
             return
-        if not falls_on(self.position.epoch, self.evaluate_every, self.config.epochs):
+        if not falls_on(self.position.epoch, self.evaluate_every, self.config.training.epochs):
             self.display.passed(self.position.epoch)
             self.position.phase = FILTER
             return
@@ -204,7 +205,7 @@ class Session:
         self._write(record)
         self.display.epoch(
             epoch,
-            self.config.epochs,
+            self.config.training.epochs,
             f"loss {record['train_loss']:.3f}  accuracy {accuracy:.2f} %  {self._filter_note()}",
             f"accuracy {accuracy:.2f} %",
         )
@@ -236,7 +237,7 @@ class Session:
         where = f"after epoch {self.position.epoch}"
         require_same(self.ranks, "the network's parameters or statistics", where, self.model.state_dict().values())
         self.position = Position(epoch=self.position.epoch + 1, metrics_bytes=self.position.metrics_bytes)
-        over = self.position.epoch > self.config.epochs
+        over = self.position.epoch > self.config.training.epochs
         old = time.monotonic() - self._last_checkpoint >= self.checkpoint_seconds
         if self.ranks.on_first(lambda: over or old):
             self.save()
@@ -338,7 +339,7 @@ class Session:
     def current_policy(self) -> Policy:
         """Return the schedule learned so far, or the fixed policy."""
         if self.search is not None:
-            return self.search.schedule(self.config.epochs)
+            return self.search.schedule(self.config.training.epochs)
         assert self._fixed is not None
         return self._fixed
 

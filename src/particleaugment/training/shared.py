@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +15,7 @@ from particleaugment.training.config import Config
 
 __all__ = ["SharedNetwork", "SharedParts"]
 
-_DATA_SETTINGS = (
-    "data", "data_dir", "image_size", "validation", "train_size", "data_seed", "groups", "normalization", "device",
-)  # fmt: skip
-_NETWORK_SETTINGS = ("model", "device", "precision", "deterministic", "sync_batchnorm")
+_NETWORK_SETTINGS = ("device", "precision", "deterministic", "sync_batchnorm")
 _KEPT = 4  # data sets, the last ones used
 
 
@@ -48,7 +46,7 @@ class SharedParts:
 
     def data(self, config: Config, load: Callable[[], tuple[ImageData, bool]]) -> tuple[ImageData, bool]:
         """Return the data of a configuration and whether they are on its device, loading them if need be."""
-        key = tuple(getattr(config, name) for name in _DATA_SETTINGS)
+        key = (replace(config.data, stream="auto", workers="auto"), config.training.device)
         if key not in self._data:
             self._data[key] = load()
         self._data.move_to_end(key)
@@ -58,7 +56,7 @@ class SharedParts:
 
     def network(self, config: Config, num_classes: int, make: Callable[[], nn.Module]) -> SharedNetwork:
         """Return the network of a configuration as it is before its first step."""
-        key = (num_classes, *(getattr(config, name) for name in _NETWORK_SETTINGS))
+        key = (num_classes, config.model, *(getattr(config.training, name) for name in _NETWORK_SETTINGS))
         model = make()
         if isinstance(model, ShakeShake):  # its draws are part of it, beside its weights
             return SharedNetwork(model)
