@@ -95,8 +95,6 @@ def test_it_starts_with_nothing_and_holds_out_until_the_last_fifth():
     filter = pa.DifficultyFilter()
     assert filter.policy(filter.init(0, OPS)).ops_per_image == 0
     assert [filter.holds_out_in(epoch, 10) for epoch in (1, 8, 9, 10)] == [True, True, False, False]
-    with pytest.raises(ValueError, match="pass epochs, the length of the run"):
-        filter.check(OPS, None)
 
 
 class FixedLosses:
@@ -133,9 +131,34 @@ def test_losses_that_are_not_finite_are_skipped_and_said():
     assert record.skip_reason == "the held-out loss is nan, so the difficulty is not known"
 
 
-def test_without_a_training_loss_it_refuses():
-    with pytest.raises(ValueError, match=r"call observe\(ids, losses\) after every batch"):
-        pa.DifficultyFilter().step(pa.DifficultyFilter().init(0, OPS), subject(1.0, None), epoch=1, epochs=50)
+def test_in_ones_own_loop_it_steers_by_the_losses_that_it_is_shown():
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (60, 3, 8, 8), dtype=torch.uint8, generator=generator)
+    labels = torch.arange(60) % 3
+    search = pa.ParticleAugment((images, labels), epochs=6, seed=0, filter=pa.DifficultyFilter(measure_size=12))
+    model, loss = nn.Sequential(nn.Flatten(), nn.Linear(192, 3)), nn.CrossEntropyLoss(reduction="none")
+    for epoch in search.epochs():
+        ids = torch.tensor([search.training_set()[number][2] for number in range(len(search.training_set()))])
+        held_out = len(set(ids.tolist()) & set(search.division.held_out.tolist()))
+        assert (held_out == 0) == (epoch <= 5)
+        losses = loss(model(search.augment(images[ids], ids) / 255), labels[ids])
+        search.observe(ids, losses / 10)  # as if they were memorised
+        record = search.step(model, loss=loss, preprocess=lambda images: images / 255)
+        if epoch < 5:
+            assert record.training_loss == pytest.approx(float(losses.detach().mean()) / 10)
+            assert record.difficulty == pytest.approx(record.training_loss / record.held_out_loss)
+    assert search.policy.ops_per_image > 1
+
+
+def test_a_loop_that_shows_no_losses_is_stopped():
+    data = torch.zeros(60, 3, 8, 8, dtype=torch.uint8), torch.arange(60) % 3
+    search = pa.ParticleAugment(data, epochs=6, seed=0, filter=pa.DifficultyFilter(measure_size=12))
+    model, loss = nn.Sequential(nn.Flatten(), nn.Linear(192, 3)), nn.CrossEntropyLoss(reduction="none")
+    next(iter(search.epochs()))
+    image, _, number = search.training_set()[0]
+    search.augment(image[None], torch.tensor([number]))
+    with pytest.raises(ValueError, match="observe"):
+        search.step(model, loss=loss, preprocess=lambda images: images / 255)
 
 
 def test_its_state_comes_back():

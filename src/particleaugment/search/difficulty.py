@@ -113,6 +113,7 @@ class DifficultyFilter(Filter[DifficultyState]):
     semantics: str = "trivial-wide"
 
     kind: ClassVar[str] = "difficulty"
+    needs_training_loss: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_count("slots", self.slots, 1, 64)
@@ -134,18 +135,14 @@ class DifficultyFilter(Filter[DifficultyState]):
         return Mixture(slots=(state.strength / self.slots,) * self.slots, ops=state.ops, semantics=self.semantics)
 
     def step(
-        self, state: DifficultyState, subject: Subject, *, epoch: int, epochs: int | None
+        self, state: DifficultyState, subject: Subject, *, epoch: int, epochs: int
     ) -> tuple[DifficultyState, DifficultyRecord]:
         """Take one step; see the top of this file."""
         state = replace(state, steps=state.steps + 1)
         if not self.holds_out_in(epoch, epochs):
             return state, self._record(state)
         assert subject.split is not None  # samples are held out
-        if subject.training_loss is None:
-            raise ValueError(
-                "the difficulty filter goes by the training loss of the epoch, and was told none; call "
-                "observe(ids, losses) after every batch"
-            )
+        assert subject.training_loss is not None  # needs_training_loss says so
         start = time.perf_counter()
         with own_statistics(subject.trainee.model):
             losses = subject.trainee.losses(subject.split[1], progress=subject.progress)
@@ -154,7 +151,7 @@ class DifficultyFilter(Filter[DifficultyState]):
             reason = f"the held-out loss is {held_out_loss}, so the difficulty is not known"
             state = replace(state, skipped=state.skipped + 1)
             return state, self._record(state, skip_reason=reason, seconds=seconds)
-        state = self.updated(state, subject.training_loss, held_out_loss, _known(epochs))
+        state = self.updated(state, subject.training_loss, held_out_loss, epochs)
         return state, self._record(
             state,
             training_loss=subject.training_loss,
@@ -193,22 +190,13 @@ class DifficultyFilter(Filter[DifficultyState]):
         """Samples held out for measuring."""
         return self.measure_size
 
-    def holds_out_in(self, epoch: int, epochs: int | None) -> bool:
+    def holds_out_in(self, epoch: int, epochs: int) -> bool:
         """Whether they are left out of training in an epoch."""
-        return epoch - 1 < STEERED * _known(epochs)
+        return epoch - 1 < STEERED * epochs
 
-    def check(self, ops: tuple[str, ...], epochs: int | None) -> None:
-        """Raise a ValueError where the settings do not suit the ops, or the length of the run is not known."""
-        _known(epochs)
+    def check(self, ops: tuple[str, ...], epochs: int) -> None:
+        """Raise a ValueError where the settings do not suit the ops."""
         self.policy(self.init(0, ops))
-
-
-def _known(epochs: int | None) -> int:
-    if epochs is None:
-        raise ValueError(
-            "the difficulty filter stops steering in the last fifth of training; pass epochs, the length of the run"
-        )
-    return epochs
 
 
 @contextmanager
