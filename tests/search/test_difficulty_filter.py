@@ -139,7 +139,7 @@ def test_in_ones_own_loop_it_steers_by_the_losses_that_it_is_shown():
     model, loss = nn.Sequential(nn.Flatten(), nn.Linear(192, 3)), nn.CrossEntropyLoss(reduction="none")
     for epoch in search.epochs():
         ids = torch.tensor([search.training_set()[number][2] for number in range(len(search.training_set()))])
-        held_out = len(set(ids.tolist()) & set(search.division.held_out.tolist()))
+        held_out = len(set(ids.tolist()) & set(search.division.split[1].tolist()))
         assert (held_out == 0) == (epoch <= 5)
         losses = loss(model(search.augment(images[ids], ids) / 255), labels[ids])
         search.observe(ids, losses / 10)  # as if they were memorised
