@@ -179,6 +179,10 @@ ARMS: Mapping[str, ProvingArm] = MappingProxyType(
                        fixed=False, measured=128),
             ProvingArm("gap-frozen", "control: its particles, nothing measured", ("filter=gap-frozen",), fixed=False,
                        measured=128),
+            ProvingArm("difficulty", "steers strength until training is as hard as new images: to be tried",
+                       ("filter=difficulty",), fixed=False, measured=64),
+            ProvingArm("difficulty-moderate", "the same in RandAugment's ranges: to be tried",
+                       ("filter=difficulty", "semantics=timm-increasing"), fixed=False, measured=64),
             ProvingArm("paper", "the paper's filter, to the letter", ("filter=paper",), fixed=False, measured=512),
         )
     }
