@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from particleaugment.bench import suite
 from particleaugment.bench.peers import timm_transform
-from particleaugment.bench.training import epoch_medians, time_run, write_generated_cifar10
+from particleaugment.bench.training import POLICIES, epoch_medians, time_run, write_generated_cifar10
 from particleaugment.cli.main import app
 from particleaugment.data import load_data
 from particleaugment.training.run import RunError
@@ -23,7 +23,7 @@ def tiny(tmp_path):
         path = tmp_path / "images" / f"class{number % 2}" / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(generator.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(path)
-    options = {"data": "folder", "data_dir": tmp_path / "images", "image_size": 32, "batch_size": 20, "clone_size": 20}
+    options = {"data": "folder", "data_dir": tmp_path / "images", "image_size": 32, "batch_size": 20}
     options |= {"measure_size": 10, "num_particles": 3, "precision": "fp32"}
     return suite.Settings(
         cpu_batches={32: 8, 48: 4},
@@ -42,6 +42,7 @@ def record(kind, epoch, **seconds):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the settings are for the epochs on a CPU")
 def test_the_command_measures_everything_and_fits_a_terminal(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(suite, "QUICK", tiny)
+    monkeypatch.setitem(POLICIES, "paper", (*POLICIES["paper"], "--set", "clone_size=20"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     file = tmp_path / "bench.json"
     done = CliRunner().invoke(app, ["bench", "--quick", "--out", str(file)], terminal_width=80)

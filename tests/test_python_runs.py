@@ -13,7 +13,9 @@ from particleaugment.training.run import RunError
 
 
 def test_a_run_from_python_is_the_commands(tiny, no_report, tmp_path):
-    config = pa.recipe("digits", "paper", epochs=2, batch_size=20, clone_size=20, measure_size=10, precision="fp32")
+    config = pa.recipe(
+        "digits", filter="paper", epochs=2, batch_size=20, clone_size=20, measure_size=10, precision="fp32"
+    )
     run = pa.train(config, tmp_path / "python", quiet=True)
     assert run.finished
     options = ["epochs=2", "batch_size=20", "clone_size=20", "measure_size=10", "precision=fp32"]

@@ -1,9 +1,11 @@
 """Nothing a user can hand us executes code. Each test shows first that its bait works: executed, it makes a folder."""
 
+import copy
 import io
 import json
 import pickle
 import zipfile
+from functools import reduce
 
 import pytest
 import torch
@@ -103,11 +105,20 @@ def test_settings_with_expressions(bait, tmp_path):
 
 def test_configuration_files_with_expressions(bait):
     fields = json.loads(CONFIG.to_json())
-    for name in fields.keys() - {"recipe", "data", "data_dir", "model", "version", "resample"}:
-        with pytest.raises(ConfigError):
-            Config.from_json(json.dumps(fields | {name: bait}))
-    for name in ("recipe", "data", "data_dir", "model", "resample"):
-        assert getattr(Config.from_json(json.dumps(fields | {name: bait})), name) == bait, "kept as text"
+    texts = {("recipe",), ("model",), ("data", "name"), ("data", "data_dir"), ("transforms", "resample")}
+    sections = [name for name, value in fields.items() if isinstance(value, dict)]
+    paths = {(name,) for name in fields} | {(section, name) for section in sections for name in fields[section]}
+    assert texts < paths
+    for path in paths:
+        changed = copy.deepcopy(fields)
+        place = changed[path[0]] if len(path) == 2 else changed
+        place[path[-1]] = bait
+        if path in texts:
+            found = Config.from_json(json.dumps(changed))
+            assert reduce(getattr, path, found) == bait, "kept as text"
+        else:
+            with pytest.raises(ConfigError):
+                Config.from_json(json.dumps(changed))
 
 
 def test_policy_files_with_expressions(bait, tmp_path):

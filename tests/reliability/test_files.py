@@ -95,7 +95,7 @@ def test_every_setting_replaced(raw, tmp_path):
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("num_particles=1000000000", "num_particles must be at most 100000, got 1000000000"),
+        ("num_particles=1000000000", "num_particles must be at most 100,000, got 1000000000"),
         ("epochs=1000000000000", "epochs must be at most 1000000"),
         ("image_size=100000", "image_size must be at most 4096"),
         ("seed=9223372036854775808", "seed must be at most 9223372036854775807"),

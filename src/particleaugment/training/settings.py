@@ -192,7 +192,7 @@ def _check_bounds(section: Any) -> None:
         value = getattr(section, name)
         if name in _MOST and value > _MOST[name]:
             raise ConfigError(f"{name} must be at most {_MOST[name]}, got {value}")
-        check_text(name, value)
+        check_text("data" if name == "name" else name, value)
 
 
 def _check_not_negative(section: Any, names: Iterable[str]) -> None:
