@@ -123,7 +123,10 @@ def test_override_errors(assignment, message):
         ('{"version": 2, "recipe": "x", "transforms": {"fill": [1, 2]}}', "fill must be three whole numbers"),
         ('{"version": 2, "recipe": "x", "filter": {"kind": "gap", "sigma": NaN}}', "sigma must be"),
         ('{"version": 2, "recipe": "x", "filter": {"kind": "gap", "eta": 1}}', "there is no setting 'filter.eta'"),
-        ('{"version": 2, "recipe": "x", "filter": {"kind": "gop"}}', "whose kind is one of gap, paper, difficulty, gap-frozen"),
+        (
+            '{"version": 2, "recipe": "x", "filter": {"kind": "gop"}}',
+            "whose kind is one of gap, paper, difficulty, gap-frozen",
+        ),
         ('{"version": 2, "recipe": "x", "filter": {}}', "whose kind is one of gap, paper"),
         ('{"version": 2, "recipe": "x", "data": {"name": "folder:/x"}}', "the name of the data set is 'folder'"),
     ],
