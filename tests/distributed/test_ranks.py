@@ -1,6 +1,7 @@
 """Real ranks under torchrun, connected by gloo: what they share out comes together as if one process had done it."""
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import checks
@@ -12,7 +13,6 @@ from launch import end, ending, torchrun
 from particleaugment.recipes import get_recipe
 from particleaugment.trainee.ranks import Ranks
 from particleaugment.training.config import ConfigError
-from particleaugment.training.override import override
 
 
 @pytest.fixture(scope="module", params=[(2, 3), pytest.param((2, 3, 4), marks=pytest.mark.slow)])
@@ -130,7 +130,7 @@ def test_a_batch_that_cannot_be_shared_out(findings):
 def test_synchronised_batch_norm_needs_gpus():
     config = get_recipe("digits").override(["filter=paper", "sync_batchnorm=true"])
     with pytest.raises(ConfigError, match="sync_batchnorm works between GPUs only, and this run is on the CPU"):
-        override(config, ["device=cpu"])
+        replace(config, training=replace(config.training, device="cpu"))
 
 
 def test_the_slurm_example_is_a_shell_script():

@@ -37,7 +37,7 @@ def mixture(kinds):
         gates: Tensor = field(repr=False)
         levels: Tensor = field(repr=False)
 
-        kind: ClassVar[str] = "mixture"
+        kind: ClassVar[str] = "mine"
         learned: ClassVar[bool] = True
         ops: ClassVar[tuple[str, ...]] = OPS
 
@@ -107,7 +107,7 @@ def test_reports(mixture):
     np.testing.assert_allclose(found.inclusion, [[1 / 6, 1 / 12, 1 / 3]] * 2, rtol=1e-6)
     np.testing.assert_allclose(found.ops_per_image, [7 / 12] * 2, rtol=1e-6)
     assert [name for name, _ in leading_ops(policy)] == ["Posterize", "Rotate", "Color"]
-    assert policy.moments(2) == [("mixture", policy)]
+    assert policy.moments(2) == [("mine", policy)]
     labels = [label.get_text() for label in heat_map(policy, 2).axes[0].get_yticklabels()]
     assert sorted(labels) == sorted(OPS)
 

@@ -47,9 +47,9 @@ def filter_record(step: int) -> dict[str, Any]:
 
 def search() -> pa.ParticleAugment:
     """A search that has taken two steps."""
-    made = pa.ParticleAugment(
-        pa.PaperFilter(num_particles=3, nonzero=2, m=3), ops=("Identity", "Rotate", "Color", "Invert")
-    )
+    data = torch.zeros(8, 3, 4, 4, dtype=torch.uint8), torch.arange(8) % 2
+    paper = pa.PaperFilter(num_particles=3, nonzero=2, m=3, measure_size=2)
+    made = pa.ParticleAugment(data, epochs=3, filter=paper, ops=("Identity", "Rotate", "Color", "Invert"))
     for epoch in (1, 2):
         made.state = made.filter.moved(made.state)
         made._history.append((epoch + 1, made.state))

@@ -111,7 +111,7 @@ class Augment(nn.Module):
         ids = self._live.next_ids(len(images)) if ids is None else checked_ids(ids)
         if ids.shape != images.shape[:1]:
             raise ValueError(f"there must be one id per image, got {tuple(ids.shape)} ids for {len(images)} images")
-        ids = ids.to(images.device, non_blocking=True)
+        ids = ids.to(images.device, non_blocking=images.is_cuda)
         height, width = images.shape[-2:]
         epoch = self.epoch
         program = self.policy.sample(ids, epoch, self.seed, (height, width))
