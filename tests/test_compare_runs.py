@@ -77,7 +77,7 @@ def test_killed_extended_stopped_and_continued(tmp_path):
     process = compare(folder.path, *both)
     lines = [process.stdout.readline() for _ in range(3)]
     assert lines[0] == "2 of 2 runs to do, 2 at a time\n"
-    assert lines[1].startswith("[1/2] particles, seed 0: started from epoch ")
+    assert lines[1].startswith("[1/2] paper, seed 0: started from epoch ")
     assert lines[2] == "[2/2] none, seed 0: started\n"
     process.send_signal(signal.SIGINT)
     code, output, errors = end(process)
