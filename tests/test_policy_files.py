@@ -100,7 +100,7 @@ def test_any_policy_file_trains_a_network(tmp_path):
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
-        ("schedule:{}/list.json", "holds a policy of kind 'sub-policies', not 'schedule'"),
+        ("schedule:{}/list.json", "holds a policy of kind 'sub-policies', not a schedule"),
         ("file:{}/nowhere.json", "there is no policy file .*nowhere"),
         ("file:{}/damaged.json", "damaged.json"),
     ],
