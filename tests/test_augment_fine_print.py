@@ -17,6 +17,10 @@ IMAGES = torch.randint(0, 256, (6, 3, 12, 12), dtype=torch.uint8, generator=torc
 IDS = torch.arange(6)
 
 
+def searching():
+    return pa.ParticleAugment((IMAGES, IDS % 2), epochs=3, filter=pa.GapFilter(measure_size=2), seed=0)
+
+
 # Compilers.
 
 
@@ -43,9 +47,11 @@ def test_a_model_or_a_function_that_holds_it_can_be_compiled():
 
 
 def test_a_search_in_a_compiled_function():
-    search = pa.ParticleAugment(pa.PaperFilter(num_particles=4), seed=0)
+    search = searching()
+    search.begin_epoch(1)
     compiled = torch.compile(lambda images, ids: search.augment(images, ids) + 0, backend="eager")
-    assert torch.equal(compiled(IMAGES, IDS), search.augment(IMAGES, IDS))
+    ids = search.division.ids_in(1)
+    assert torch.equal(compiled(IMAGES[ids], ids), search.augment(IMAGES[ids], ids))
 
 
 # Threads.
@@ -117,10 +123,11 @@ def test_what_is_made_in_inference_mode_is_used_outside(policy):
 
 def test_searches_and_data_sets_made_in_inference_mode():
     with torch.inference_mode():
-        search = pa.ParticleAugment(pa.PaperFilter(num_particles=4), seed=0)
+        search = searching()
         data = FolderDataset(ImageList.of("/nowhere", ("a", "b"), ["a/1.png"], [0]), 8, train=True)
-    search.set_epoch(1)
-    assert search.augment(IMAGES, IDS).shape == IMAGES.shape
+    search.begin_epoch(1)
+    ids = search.division.ids_in(1)
+    assert search.augment(IMAGES[ids], ids).shape == IMAGES[ids].shape
     search.load_state_dict(search.state_dict())
     data.set_epoch(3)
     assert data.epoch == 3
@@ -132,7 +139,7 @@ def test_searches_and_data_sets_made_in_inference_mode():
 @pytest.mark.parametrize("epoch", [1.5, 2.0, "3", None, True, torch.tensor(1.5), float("nan"), np.float64(2)])
 def test_an_epoch_that_is_not_whole(epoch):
     augment = pa.Augment("trivial")
-    for one in (augment, pa.ImageTransform("trivial"), pa.ParticleAugment(pa.PaperFilter(num_particles=4))):
+    for one in (augment, pa.ImageTransform("trivial")):
         with pytest.raises(TypeError, match="the epoch must be a whole number, got "):
             one.set_epoch(epoch)
     assert augment.epoch == 0

@@ -50,8 +50,9 @@ def filter_record(step: int) -> dict[str, Any]:
 
 def search(config: Config = CONFIG) -> pa.ParticleAugment:
     """A search that has taken two steps."""
-    filter = config.filter.at_every(1)
-    made = pa.ParticleAugment(filter, epochs=config.training.epochs, seed=config.seed, ops=config.ops)
+    data = torch.zeros(60, 3, 4, 4, dtype=torch.uint8), torch.arange(60) % 10
+    filter, epochs = config.filter.at_every(1), config.training.epochs
+    made = pa.ParticleAugment(data, epochs=epochs, filter=filter, seed=config.seed, ops=config.ops)
     for epoch in (1, 2):
         made.state = made.filter.moved(made.state)
         made._history.append((epoch + 1, made.state))

@@ -141,7 +141,7 @@ def change_policy(path):
         ("policy.json", cut, "policy", "not valid JSON"),
         ("policy.json", change_policy, "policy", "differs from what the checkpoint has learned"),
         ("policy.json", os.unlink, "policy", "policy.json is missing"),
-        ("policy.json", pa.TrivialAugment().save, "policy", "of kind 'trivialaugment', not 'schedule'"),
+        ("policy.json", pa.TrivialAugment().save, "policy", "of kind 'trivialaugment', not a schedule"),
         ("model.safetensors", flip, "model", "differs from the checkpoint in"),
         ("model.safetensors", cut, "model", "it is damaged ("),
         ("model.safetensors", lambda path: flip(path, 0), "model", "it is damaged ("),

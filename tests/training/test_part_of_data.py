@@ -186,7 +186,7 @@ def test_runs_on_whole_tracks_in_memory_and_streamed(signs, grouping, tmp_path, 
         session = session_of(path)
         groups, samples = session.data.train_groups, len(session.samples)
         assert len(groups) == samples
-        trained = session.search.training_ids(session.samples.labels, 1)
+        trained = session.search.division.ids_in(1)
         held_out = torch.ones(samples, dtype=torch.bool)
         held_out[trained] = False
         assert 0 < len(trained) < samples

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,14 @@ from particleaugment.policies.base import Policy
 from particleaugment.policies.parse import parse
 
 __all__ = ["Augment"]
+
+
+Call = TypeVar("Call", bound=Callable[..., Any])
+
+
+def _left_to_python(function: Call) -> Call:
+    """Let compilers go around a call: they cannot follow counters in shared memory and executors of our own."""
+    return torch.compiler.disable(function)  # type: ignore[no-any-return]
 
 
 class Augment(nn.Module):
@@ -95,15 +104,13 @@ class Augment(nn.Module):
         """Set the epoch, part of every draw's key; call it before each epoch."""
         self._live.epoch = _checked_epoch(epoch)
 
-    # The compiler cannot follow counters in shared memory and executors that are not torch's; it goes around the call.
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @_left_to_python
     def forward(self, images: Tensor, ids: Tensor | None = None) -> Tensor:
         """Augment a batch ``[B, C, H, W]`` (or one image ``[C, H, W]``) of uint8 images."""
         if isinstance(images, Tensor) and images.dim() == 3:
             if ids is not None:
                 ids = _one_id(ids)
-            one: Tensor = self.forward(images.unsqueeze(0), ids)
-            return one.squeeze(0)
+            return self.forward(images.unsqueeze(0), ids).squeeze(0)
         if not self.training:
             for transform in self.after:
                 images = transform.run(images) if isinstance(transform, Normalize) else images
@@ -112,7 +119,7 @@ class Augment(nn.Module):
         ids = self._live.next_ids(len(images)) if ids is None else checked_ids(ids)
         if ids.shape != images.shape[:1]:
             raise ValueError(f"there must be one id per image, got {tuple(ids.shape)} ids for {len(images)} images")
-        ids = ids.to(images.device, non_blocking=True)
+        ids = ids.to(images.device, non_blocking=images.is_cuda)
         height, width = images.shape[-2:]
         epoch = self.epoch
         program = self.policy.sample(ids, epoch, self.seed, (height, width))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,20 +18,33 @@ from particleaugment.policies.base import Policy
 if TYPE_CHECKING:
     from particleaugment.search.search import ParticleAugment
 
-__all__ = ["ImageTransform"]
+__all__ = ["ImageTransform", "sample_id"]
+
+_sample: ContextVar[int | None] = ContextVar("sample", default=None)
+
+
+@contextmanager
+def sample_id(id: int) -> Iterator[None]:
+    """Give a sample's id to every :class:`ImageTransform` called in this block without one, such as in ``Compose``."""
+    token = _sample.set(id)
+    try:
+        yield
+    finally:
+        _sample.reset(token)
 
 
 class ImageTransform(nn.Module):
     """Augments one image at a time: a Pillow image, a uint8 tensor ``[C, H, W]`` or torchvision's ``tv_tensors.Image``.
 
     Put it where torchvision's ``RandAugment`` would stand, before the conversion to float; the result is of the kind
-    that was given. In workers of a data loader it sees every change of the policy and of the epoch, because both lie in
+    that was given. In workers of a data loader it sees every change of the policy and of the epoch, because both are in
     shared memory: what is set between two epochs holds for the whole next epoch, also with ``persistent_workers``. What
     is set while an epoch runs reaches the batches that workers have not prepared yet, which are up to ``num_workers *
     prefetch_factor`` ahead of the loop.
 
-    Inside ``Compose`` there are no sample ids, so draws follow each worker's own count of images. Where ids matter, let
-    the data set call ``transform(image, id=index)``, or augment batches with :class:`particleaugment.Augment`.
+    ``Compose`` passes no sample ids on. Give the whole chain to :meth:`particleaugment.ParticleAugment.training_set`,
+    which tells the transform each sample's id, or let the data set call ``transform(image, id=index)``. A policy
+    without a search also works without ids: draws then follow each worker's own count of images.
 
     Args:
         augmentation: A policy, a string for :func:`particleaugment.parse`, an :class:`particleaugment.Augment` (with
@@ -70,6 +86,7 @@ class ImageTransform(nn.Module):
                     f"{type(other).__name__} would have to move with the image, which policies here do not do; "
                     "they are for classification"
                 )
+        id = _sample.get() if id is None else id
         pixels = to_uint8(image.as_subclass(Tensor) if isinstance(image, Tensor) else image)
         result = self.augment(pixels, None if id is None else torch.tensor(id, device="cpu"))
         if isinstance(image, Tensor):

@@ -1,9 +1,9 @@
 """What of an augmentation changes while workers of a data loader run, in memory that they share.
 
 A worker holds a copy of the data set from the moment it was started. Whatever changes afterwards in the main process
-never reaches it, unless it lies in shared memory: the epoch, the particles and their weights. The counters that stand
-in for sample ids lie there too, one per worker, so that workers started anew for each epoch go on where the last ones
-stopped.
+never reaches it, except through shared memory: the epoch, the particles and their weights. The counters that stand in
+for sample ids are there too, one per worker, so that workers that are restarted in each epoch continue where the last
+ones stopped; and so is the last epoch in which an image was augmented, which a search asks for.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from particleaugment.util.shared_memory import ordinary_tensors, sharing
 __all__ = ["LiveState"]
 
 MAX_WORKERS = 1023
-_EPOCH, _VERSION, _GENERATION, _RANK, _COUNTERS = 0, 1, 2, 3, 4
+_EPOCH, _VERSION, _GENERATION, _RANK, _USED, _COUNTERS = 0, 1, 2, 3, 4, 5
 
 
 _counting = threading.Lock()
@@ -101,6 +101,20 @@ class LiveState:
         self._numbers[_VERSION] += 1
         self._policy, self._version = policy, int(self._numbers[_VERSION])
 
+    @property
+    def used_in(self) -> int:
+        """The last epoch in which any process has augmented an image, as far as :meth:`note_use` was called."""
+        return int(self._numbers[_USED])
+
+    @used_in.setter
+    def used_in(self, epoch: int) -> None:
+        self._numbers[_USED] = epoch
+
+    def note_use(self) -> None:
+        """Note that images are augmented in the present epoch."""
+        if self.used_in != self.epoch:
+            self.used_in = self.epoch
+
     def next_ids(self, count: int) -> Tensor:
         """Return ids that no earlier call, no other worker and no other rank of ``torch.distributed`` has had."""
         self._note_rank()
@@ -150,7 +164,7 @@ class LiveState:
     def __deepcopy__(self, memo: dict[int, Any]) -> LiveState:
         copy = LiveState(self.policy)
         copy._numbers[_RANK] = self._numbers[_RANK]
-        copy.epoch, copy.counters = self.epoch, self.counters
+        copy.epoch, copy.used_in, copy.counters = self.epoch, self.used_in, self.counters
         return copy
 
     @ordinary_tensors()

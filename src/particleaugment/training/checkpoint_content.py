@@ -203,13 +203,21 @@ def _check_search(saved: Any, config: Config) -> None:
     for name, value in wanted.items():
         if saved.get(name) != value:
             raise ContentError(clipped(f"search.{name} must be {value!r}"))
-    for name in ("frozen", "asks_by_epoch"):
+    others = {"data", "frozen", "ended", "used", "epoch", "observed", "history"}
+    if saved.keys() != wanted.keys() | others:
+        raise ContentError(f"search must have the fields {', '.join(sorted(wanted.keys() | others))}")
+    if not isinstance(saved["data"], str):
+        raise ContentError("search.data must be a text")
+    for name in ("frozen", "ended", "used"):
         if not isinstance(saved.get(name), bool):
             raise ContentError(f"search.{name} must be true or false")
-    counters = saved.get("augment")
-    sound = isinstance(counters, Tensor) and counters.dtype == torch.int64 and counters.dim() == 1
-    if not sound or not 2 <= len(counters) <= 2000 or int(counters.min()) < 0:  # type: ignore[arg-type, union-attr]
-        raise ContentError("search.augment must be a few whole numbers, an epoch and counters")
+    if type(saved.get("epoch")) is not int or not 0 <= saved["epoch"] <= config.training.epochs + 1:
+        raise ContentError("search.epoch must be an epoch of the run")
+    match saved.get("observed"):
+        case (float() | int(), int(count)) if count >= 0:
+            pass
+        case _:
+            raise ContentError("search.observed must be a sum and a number of losses")
     _check_history(saved.get("history"), filter, config)
 
 

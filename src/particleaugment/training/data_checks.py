@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from particleaugment.search.search import ParticleAugment
+from particleaugment.search.held_out import Division
+from particleaugment.search.protocol import Filter
 from particleaugment.trainee.ranks import Ranks
 from particleaugment.training.config import ConfigError
 
@@ -16,25 +18,34 @@ __all__ = ["check_search", "require_same_data"]
 _FEW = 32
 
 
-def check_search(search: ParticleAugment, labels: Tensor, say: Callable[[str], None]) -> None:
-    """Refuse a search whose subsets cannot be drawn from the data, and say so where they are very small.
+def check_search(
+    filter: Filter[Any],
+    labels: Tensor,
+    say: Callable[[str], None],
+    *,
+    epochs: int,
+    seed: int,
+    groups: Tensor | None = None,
+) -> None:
+    """Refuse a filter whose subsets cannot be drawn from the data, and say so where they are very small.
 
     Args:
-        search: The search.
+        filter: The filter.
         labels: Class labels of the training samples.
         say: Takes the sentence.
+        epochs: Length of the run.
+        seed: Its seed.
+        groups: Group of each sample, where there are groups.
     """
     try:
-        split = search.split_of(labels)
-        search.filter.check_data(labels, split, search.seed)
+        split = Division(filter, labels, epochs=epochs, seed=seed, groups=groups).split
     except (TypeError, ValueError) as error:
         raise ConfigError(f"the search does not suit the data: {error}; or set policy=trivial") from None
     if split is None:
         return
     held_out = len(split[1])
-    if search.groups is not None:
-        size = search.filter.held_out
-        say(f"{held_out:,} images are held out for measuring, in whole groups (measure_size={size})")
+    if groups is not None:
+        say(f"{held_out:,} images are held out for measuring, in whole groups (measure_size={filter.held_out})")
     if held_out < _FEW:
         say(
             f"only {held_out} images are held out for measuring, so the filter will mostly follow noise; set a larger "

@@ -83,6 +83,10 @@ _OPTIONAL = {
     "mean_gap": _NUMBER_OR_NULL,
     "severity": _NUMBER_OR_NULL,
     "wanted_severity": _NUMBER_OR_NULL,
+    "strength": _NOT_NEGATIVE,
+    "training_loss": _NUMBER_OR_NULL,
+    "held_out_loss": _NUMBER_OR_NULL,
+    "difficulty": _NUMBER_OR_NULL,
 }
 
 

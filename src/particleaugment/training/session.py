@@ -122,10 +122,20 @@ class Session:
         config = self.config
         if config.searches:
             before, after = always_on(config)
-            every = interval(config.filter.every, config.training.epochs, steps_per_epoch)
+            epochs = config.training.epochs
+            filter = config.filter.at_every(interval(config.filter.every, epochs, steps_per_epoch))
+            check_search(
+                filter,
+                self.samples.labels,
+                self.display.say,
+                epochs=epochs,
+                seed=config.seed,
+                groups=self.data.train_groups,
+            )
             self.search = ParticleAugment(
-                config.filter.at_every(every),
-                epochs=config.training.epochs,
+                self.samples,
+                epochs=epochs,
+                filter=filter,
                 seed=config.seed,
                 ops=config.ops,
                 before=before,
@@ -134,12 +144,11 @@ class Session:
                 fill=config.transforms.fill,
                 groups=self.data.train_groups,
             )
-            check_search(self.search, self.samples.labels, self.display.say)
 
     def _training_ids(self, epoch: int) -> torch.Tensor:
         if self.search is None:
             return torch.arange(len(self.samples))
-        return self.search.training_ids(self.samples.labels, epoch)
+        return self.search.division.ids_in(epoch)
 
     def _training_loss(self) -> float:
         """Return the mean loss of the epoch's samples, as training went."""
@@ -207,12 +216,16 @@ class Session:
 
     def filter_step(self) -> None:
         """Move the policy: one step of the particle filter, if the epoch is one that a step follows."""
-        if self.search is None or not self.search.due(self.position.epoch, self.config.training.epochs):
+        if self.search is None or not self.search.due(self.position.epoch):
             return
         # The clone trains at the learning rate that the network will use next.
         self._set_learning_rate(learning_rate(self.config, self.position.epoch + 1))
-        self.search.set_epoch(self.position.epoch)
-        record = self.search.step_with(self.trainee, self.samples.labels, self._progress, self._training_loss())
+        record = self.search.step_with(
+            self.trainee,
+            epoch=self.position.epoch,
+            progress=self._progress,
+            training_loss=self._training_loss(),
+        )
         if record is None:
             return
         fields = asdict(record)
