@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import functools
 import operator
+import sys
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,13 +22,24 @@ from particleaugment.policies.parse import parse
 
 __all__ = ["Augment"]
 
+Given, Made = ParamSpec("Given"), TypeVar("Made")
 
-Call = TypeVar("Call", bound=Callable[..., Any])
+
+_eager: dict[Callable[..., Any], Callable[..., Any]] = {}
 
 
-def _left_to_python(function: Call) -> Call:
-    """Let compilers go around a call: they cannot follow counters in shared memory and executors of our own."""
-    return torch.compiler.disable(function)  # type: ignore[no-any-return]
+def _left_to_python(function: Callable[Given, Made]) -> Callable[Given, Made]:
+    """Let torch's compiler go around a method: it cannot follow counters in shared memory and executors of our own."""
+
+    @functools.wraps(function)
+    def method(*given: Given.args, **options: Given.kwargs) -> Made:
+        if "torch._dynamo" not in sys.modules:  # which takes long to import, and without which nothing is compiled
+            return function(*given, **options)
+        if function not in _eager:
+            _eager[function] = torch.compiler.disable(function)
+        return _eager[function](*given, **options)  # type: ignore[no-any-return]
+
+    return method
 
 
 class Augment(nn.Module):
