@@ -22,8 +22,8 @@ from particleaugment.policies.parse import parse
 
 __all__ = ["Augment"]
 
-Given, Made = ParamSpec("Given"), TypeVar("Made")
-
+Given = ParamSpec("Given")
+Made = TypeVar("Made")
 
 _eager: dict[Callable[..., Any], Callable[..., Any]] = {}
 
