@@ -31,7 +31,7 @@ NONZERO, START_VALUE, STEPS = 3, 0.25, 250
 
 def on_white(svg: str) -> str:
     """Give a figure colours of its own: a picture in a file has no page to take them from."""
-    return svg.replace("<svg ", '<svg style="background: white; color: #222" ', 1)
+    return str(svg).replace("<svg ", '<svg style="background: white; color: #222" ', 1)
 
 
 def demo_heat_map(run: RunFolder) -> str:

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from queue import Queue
+from queue import Empty, Queue
 from typing import Any
 
 from common import RESULTS
@@ -58,12 +58,6 @@ class Job:
                 "measured_on": "test" if self.final else "judge",
             }
         )
-
-    @property
-    def network(self) -> tuple[object, ...]:
-        """What runs must have in common to share a compiled network."""
-        task = TASKS[self.task]
-        return (task.data if task.folder != "mnist-close-tints" else task.folder, *task.settings[:3])
 
     def message(self) -> str:
         """The line that a worker is sent."""
@@ -114,7 +108,7 @@ def _next_job(waiting: list[Job], last: Job | None) -> Job:
     """Take a run of the seed that comes first: one that suits what a worker has in memory, if there is one."""
     for fits in (
         lambda job: last is not None and job.task == last.task,
-        lambda job: last is not None and job.network == last.network,
+        lambda job: last is not None and TASKS[job.task].network == TASKS[last.task].network,
         lambda job: True,
     ):
         for job in waiting:
@@ -139,7 +133,7 @@ def train(waiting: list[Job], command: Sequence[str], jobs: int, results: Path, 
                     worker.end()
             try:
                 worker, answer = answers.get(timeout=0.2)
-            except Exception:
+            except Empty:
                 continue
             if answer is None:
                 running.discard(worker)

@@ -8,18 +8,27 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 
 import proving_plots as plots
 from common import RESULTS
+from markupsafe import Markup
 from proving_results import ResultsError, Run, load_runs, merge_runs
 from proving_statistics import BEST_FIXED, NONE, ArmFacts, Figures, TaskFacts
 from proving_words import accuracy, mean_text, points_text, trap_sentences, verdicts
 
-from particleaugment.compare.comparison_page import table
 from particleaugment.compare.statistics import mean
-from particleaugment.report.page import alarm_box, figure, self_contained
+from particleaugment.report.html import (
+    alarm_box,
+    bullets,
+    command,
+    figure,
+    folded,
+    heading,
+    paragraph,
+    self_contained,
+    table,
+)
 from particleaugment.util.atomic import write_atomically
 
 __all__ = ["figures_of", "render", "write_page"]
@@ -86,13 +95,13 @@ def render(figures: Figures) -> str:
         f"{len(figures.runs)} runs of {len(figures.arms)} arms on {len(figures.tasks)} tasks; accuracy of the last "
         f"epoch on {where}"
     )
-    parts = [alarm_box(_remarks(figures))]
+    parts: list[Markup | None] = [alarm_box(_remarks(figures))]
     if figures.runs:
-        parts += [*_means(figures), _in_words(figures), *_by_task(figures), *_differences(figures)]
-        parts += ["<h2>Difficulty and accuracy</h2>", figure(plots.difficulties(figures), _DIFFICULTIES)]
+        parts += [*_means(figures), *_in_words(figures), *_by_task(figures), *_differences(figures)]
+        parts += [heading("Difficulty and accuracy"), figure(plots.difficulties(figures), _DIFFICULTIES)]
         parts += [*_cost(figures), *_arms(figures), *_made_by(figures)]
     else:
-        parts.append("<p>No runs yet.</p>")
+        parts.append(paragraph("No runs yet."))
     return self_contained("The proving ground", subtitle, parts)
 
 
@@ -113,43 +122,48 @@ def _count(runs: int) -> str:
     return "1 run" if runs == 1 else f"{runs} runs"
 
 
-def _in_words(figures: Figures) -> str:
-    parts = ["<h2>Where learned arms lose</h2>"]
+def _in_words(figures: Figures) -> list[Markup | None]:
+    parts: list[Markup | None] = [heading("Where learned arms lose")]
     for arm in figures.learned:
         meaning = figures.meaning(arm)
-        parts.append(f"<h3>{escape(arm + (f': {meaning}' if meaning else ''))}</h3>")
-        parts += (f"<p>{escape(each.summary)}</p>{_list(each.details)}" for each in verdicts(figures, arm))
+        parts.append(heading(arm + (f": {meaning}" if meaning else ""), 3))
+        for each in verdicts(figures, arm):
+            parts += [paragraph(each.summary), *_list(each.details)]
     if not figures.learned:
-        parts.append("<p>No learned arm has runs yet.</p>")
+        parts.append(paragraph("No learned arm has runs yet."))
     traps = trap_sentences(figures)
     if traps:
-        parts.append(f"<h3>Traps</h3>{_list(traps)}")
+        parts += [heading("Traps", 3), *_list(traps)]
     parts.append(
-        '<p class="faint">To lose or win means that the 95 % interval of the difference, paired by seed, is below or '
-        "above 0. Each interval stands for itself: of twenty one is expected to miss. Over two seeds they are wide.</p>"
+        paragraph(
+            "To lose or win means that the 95 % interval of the difference, paired by seed, is below or above 0. Each "
+            "interval stands for itself: of twenty one is expected to miss. Over two seeds they are wide.",
+            faint=True,
+        )
     )
-    return "\n".join(parts)
+    return parts
 
 
-def _list(sentences: Sequence[str]) -> str:
-    if not sentences:
-        return ""
-    return "<ul>" + "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences) + "</ul>"
+def _list(sentences: Sequence[str]) -> list[Markup]:
+    return [bullets(sentences)] if sentences else []
 
 
-def _means(figures: Figures) -> list[str]:
+def _means(figures: Figures) -> list[Markup | None]:
     heads = ("arm", *(f"minus {said}" for said in plots.REFERENCES.values()))
-    parts = ["<h2>Mean over tasks</h2>", figure(plots.means(figures), _MEANS)]
+    parts: list[Markup | None] = [heading("Mean over tasks"), figure(plots.means(figures), _MEANS)]
     for group in figures.groups:
         rows = [
             (arm, *(_unless_same(arm, against, figures, group) for against in plots.REFERENCES))
             for arm in plots.mean_rows(figures, group)
         ]
-        parts.append(_folded(group.capitalize(), table(heads, rows)))
+        parts.append(folded(group.capitalize(), table(heads, rows), wide=True))
     parts.append(
-        '<p class="faint">Points [95 % interval]. best-fixed: for each seed, the fixed arm with the highest mean '
-        "accuracy over the other seeds, which is what careful tuning would give. Means over different tasks do not "
-        "compare. A trap counts where TrivialAugment loses at least one point to none.</p>"
+        paragraph(
+            "Points [95 % interval]. best-fixed: for each seed, the fixed arm with the highest mean accuracy over the "
+            "other seeds, which is what careful tuning would give. Means over different tasks do not compare. A trap "
+            "counts where TrivialAugment loses at least one point to none.",
+            faint=True,
+        )
     )
     return parts
 
@@ -158,18 +172,18 @@ def _unless_same(arm: str, against: str, figures: Figures, group: str) -> str:
     return "" if arm == against else mean_text(figures.mean_difference(arm, against, group))
 
 
-def _by_task(figures: Figures) -> list[str]:
+def _by_task(figures: Figures) -> list[Markup | None]:
     rows = [(figures.title(task), *(accuracy(figures, task, arm) for arm in figures.arms)) for task in figures.tasks]
     heads = ("task", *figures.arms)
     return [
-        "<h2>Tasks</h2>",
+        heading("Tasks"),
         figure(plots.tasks(figures), _TASKS),
-        _folded("Accuracies as a table", table(heads, rows)),
+        folded("Accuracies as a table", table(heads, rows), wide=True),
     ]
 
 
-def _differences(figures: Figures) -> list[str]:
-    parts = ["<h2>Differences by task</h2>"]
+def _differences(figures: Figures) -> list[Markup | None]:
+    parts: list[Markup | None] = [heading("Differences by task")]
     for task in figures.tasks:
         rows = [
             (
@@ -185,13 +199,13 @@ def _differences(figures: Figures) -> list[str]:
         ]
         heads = ("arm", "accuracy, % (seeds)", *(f"minus {said} (seeds)" for said in plots.REFERENCES.values()))
         picked = ", ".join(f"seed {seed}: {arm}" for seed, (arm, _) in figures.best_fixed[task].items())
-        chosen = f'<p class="faint">best-fixed takes {escape(picked)}.</p>' if picked else ""
+        chosen = paragraph(f"best-fixed takes {picked}.", faint=True) if picked else None
         title = figures.title(task) + (" (trap)" if figures.is_trap(task) else "")
-        parts.append(_folded(title, table(heads, rows) + chosen))
+        parts.append(folded(title, table(heads, rows), chosen, wide=True))
     return parts
 
 
-def _cost(figures: Figures) -> list[str]:
+def _cost(figures: Figures) -> list[Markup | None]:
     costs = {arm: list(figures.costs(arm).values()) for arm in figures.arms if arm != NONE}
     rows = [
         (arm, f"{mean(ratios):.2f}", f"{min(ratios):.2f}", f"{max(ratios):.2f}", str(len(ratios)))
@@ -202,33 +216,30 @@ def _cost(figures: Figures) -> list[str]:
         return []
     heads = ("arm", "times none, mean over tasks", "least", "most", "tasks")
     return [
-        "<h2>Cost</h2>",
+        heading("Cost"),
         table(heads, rows),
-        '<p class="faint">Seconds per run over those of none, on the same task and device with the same number of '
-        "processes sharing it.</p>",
+        paragraph(
+            "Seconds per run over those of none, on the same task and device with the same number of processes "
+            "sharing it.",
+            faint=True,
+        ),
     ]
 
 
-def _arms(figures: Figures) -> list[str]:
+def _arms(figures: Figures) -> list[Markup | None]:
     rows = [(arm, "fixed" if figures.is_fixed(arm) else "learned", figures.meaning(arm)) for arm in figures.arms]
     rows.append((BEST_FIXED, "derived", "the fixed arm that the other seeds choose; never run"))
-    return ["<h2>Arms</h2>", table(("arm", "", ""), rows)]
+    return [heading("Arms"), table(("arm", "", ""), rows)]
 
 
-def _made_by(figures: Figures) -> list[str]:
+def _made_by(figures: Figures) -> list[Markup | None]:
     made = sorted(
         {(run["command"], run["machine"].get("gpu") or run["machine"].get("cpu") or "") for run in figures.runs}
     )
     return [
-        "<h2>How it was made</h2>",
-        *(f'<pre>{escape(command)}</pre><p class="faint">{escape(device)}</p>' for command, device in made),
+        heading("How it was made"),
+        *(part for line, device in made for part in (command(line), paragraph(device, faint=True))),
     ]
-
-
-def _folded(title: str, content: str) -> str:
-    """Return something wide that opens on a click."""
-    wide = f'<div style="overflow-x: auto; white-space: nowrap">{content}</div>'
-    return f"<details><summary>{escape(title)}</summary>{wide}</details>"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

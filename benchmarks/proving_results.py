@@ -19,7 +19,8 @@ from typing import Any
 from old_names import OLD_ARMS
 
 from particleaugment.util.atomic import write_atomically
-from particleaugment.util.strict_json import JSONError, parse_json, read_file
+from particleaugment.util.reading import read_file
+from particleaugment.util.strict_json import JSONError, parse_json
 
 __all__ = [
     "VERSION",

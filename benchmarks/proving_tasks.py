@@ -35,6 +35,7 @@ class Task:
         settings: What else differs from WRN-28-2 with crop, mirror and erasing, each as ``key=value``.
         train_size: The subset to draw in a judged run, where that is not ``size``.
         final_train_size: The subset to draw where the test set is used, where that is not ``size``.
+        classes: Number of classes.
         trap: Whether its op set has ops that destroy labels.
         final_only: Whether no candidate may see it before the final.
         version: Counts up with every change of the above.
@@ -50,9 +51,16 @@ class Task:
     settings: tuple[str, ...] = ()
     train_size: float | None = None
     final_train_size: float | None = None
+    classes: int = 10
     trap: bool = False
     final_only: bool = False
     version: int = 1
+
+    @property
+    def network(self) -> tuple[object, ...]:
+        """What runs must have in common to share a compiled network."""
+        shape = tuple(word for word in self.settings if word.startswith(("model=", "image_size=", "batch_size=")))
+        return self.classes, *sorted(shape)
 
     def config(self, arm: Sequence[str], seed: int, data_dir: str, *, final: bool = False) -> Config:
         """Return the configuration of a run with an arm's settings; ``final`` measures on the test set."""
@@ -77,8 +85,7 @@ class Task:
 
 _TURNS = ("Identity", "Rotate", "ShearX", "ShearY", "TranslateX", "TranslateY", "FlipX", "FlipY", "Rotate90")
 _COLOURS = (
-    ("Identity", "AutoContrast", "Equalize", "Solarize", "Color", "Contrast", "Brightness", "Posterize")
-    + ("Invert",)
+    "Identity", "AutoContrast", "Equalize", "Solarize", "Color", "Contrast", "Brightness", "Posterize", "Invert",
 )  # fmt: skip
 
 TASKS: Mapping[str, Task] = MappingProxyType(
@@ -92,11 +99,11 @@ TASKS: Mapping[str, Task] = MappingProxyType(
             Task(name="cifar10-12800", title="CIFAR-10, 12,800 images", data="cifar10", folder="cifar",
                  size=12_800, judge=10_000, epochs=100),
             Task(name="cifar100-10000", title="CIFAR-100, 10,000 images", data="cifar100", folder="cifar",
-                 size=10_000, judge=10_000, epochs=100),
+                 size=10_000, judge=10_000, epochs=100, classes=100),
             Task(name="fashion-1000", title="Fashion-MNIST, 1,000 images", data="fashion-mnist", folder="fashion-mnist",
                  size=1000, judge=10_000, epochs=500),
             Task(name="signs-6700", title="Traffic signs, 6,700 images", data="folder", folder="gtsrb",
-                 size=6700, judge=0.2, train_size=1.0, final_train_size=0.8, epochs=120,
+                 size=6700, judge=0.2, train_size=1.0, final_train_size=0.8, epochs=120, classes=43,
                  settings=("image_size=32", "stream=false", "groups=class-prefix", "flip=0")),
             Task(name="imagenette-2000", title="Imagenette 64x64, 2,000 images", data="folder", folder="imagenette",
                  size=2000, judge=1900, epochs=250,
@@ -105,7 +112,7 @@ TASKS: Mapping[str, Task] = MappingProxyType(
                  folder="mnist", size=1000, judge=10_000, epochs=500, trap=True,
                  settings=("flip=0", f"ops={','.join(_TURNS)}")),
             Task(name="mnist-tints-2000", title="MNIST in three tints, 2,000 images", data="folder",
-                 folder="mnist-close-tints", size=2000, judge=9000, epochs=250, trap=True, version=2,
+                 folder="mnist-close-tints", size=2000, judge=9000, epochs=250, classes=30, trap=True, version=2,
                  settings=("image_size=32", "stream=false", "flip=0", f"ops={','.join(_COLOURS)}")),
             Task(name="cifar10-40000", title="CIFAR-10, 40,000 images", data="cifar10", folder="cifar",
                  size=40_000, judge=10_000, epochs=60, final_only=True),
@@ -172,6 +179,10 @@ ARMS: Mapping[str, ProvingArm] = MappingProxyType(
                        fixed=False, measured=128),
             ProvingArm("gap-frozen", "control: its particles, nothing measured", ("filter=gap-frozen",), fixed=False,
                        measured=128),
+            ProvingArm("difficulty", "steers strength until training is as hard as new images: to be tried",
+                       ("filter=difficulty",), fixed=False, measured=64),
+            ProvingArm("difficulty-moderate", "the same in RandAugment's ranges: to be tried",
+                       ("filter=difficulty", "semantics=timm-increasing"), fixed=False, measured=64),
             ProvingArm("paper", "the paper's filter, to the letter", ("filter=paper",), fixed=False, measured=512),
         )
     }

@@ -135,7 +135,8 @@ def serve(run: RunJob, arm_settings: Callable[[str, int], Sequence[str]]) -> Non
 
 def _changed(config: Config) -> dict[str, Any]:
     """Return the settings that are not the defaults, without where the data are."""
-    plain = settings_of(replace(Config(recipe=""), filter=type(config.filter)()))
+    usual = Config(recipe="")
+    plain = settings_of(replace(usual, filter=type(config.filter)())) | {"filter": usual.filter.kind}
     return {name: value for name, value in settings_of(config.with_data_in("")).items() if plain[name] != value}
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 __all__ = ["ADDED", "CASES", "LEFT_OUT", "NEW_NAMES_SINCE", "RENAMES", "UNDISTURBED", "Case", "respelled"]
 
-NEW_NAMES_SINCE: str | None = "src/particleaugment/search/paper.py"
-"""A file that only versions with the new names have, such as ``src/particleaugment/search/paper.py``.
+NEW_NAMES_SINCE: str | None = "src/particleaugment/search/training_set.py"
+"""A file that only versions with the new names have, such as ``src/particleaugment/search/training_set.py``.
 
 It decides for each version which names are its own. While it is None, OLD has the old ones and NEW the new ones.
 """
@@ -180,13 +180,56 @@ learn(pa.ParticleAugment(**paper, seed=0, before=crop), out / "paper")
 learn(pa.ParticleAugment.improved(epochs=EPOCHS, seed=0, measure_size=128, gain=20.0, before=crop), out / "improved")
 """
 
-_LOOP_IN_NEW_NAMES = _LOOP.replace(
-    "pa.ParticleAugment(**paper, seed=0, before=crop)",
-    "pa.ParticleAugment(pa.PaperFilter(**paper), seed=0, before=crop)",
-).replace(
-    "pa.ParticleAugment.improved(epochs=EPOCHS, seed=0, measure_size=128, gain=20.0, before=crop)",
-    "pa.ParticleAugment(pa.GapFilter(measure_size=128, gain=20.0), epochs=EPOCHS, seed=0, before=crop)",
-)
+_LOOP_IN_NEW_NAMES = """
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from torch.utils.data import DataLoader
+
+import particleaugment as pa
+from particleaugment.data import load_digits
+
+EPOCHS = 4
+data = load_digits()
+train = (data.train_images, data.train_labels)
+loss = nn.CrossEntropyLoss(reduction="none")
+
+
+def normalise(images):
+    return images / 255
+
+
+def learn(filter, out):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.AvgPool2d(4), nn.Flatten(), nn.Linear(192, 64), nn.ReLU(), nn.Linear(64, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=EPOCHS)
+    search = pa.ParticleAugment(train, epochs=EPOCHS, filter=filter, seed=0, before=(pa.PadCrop(2),))
+    loader = DataLoader(
+        search.training_set(), batch_size=64, shuffle=True, generator=torch.Generator().manual_seed(1)
+    )
+    for epoch in search.epochs():
+        for images, labels, ids in loader:
+            losses = loss(model(normalise(search.augment(images, ids))), labels)
+            search.observe(ids, losses)
+            optimizer.zero_grad()
+            losses.mean().backward()
+            optimizer.step()
+        scheduler.step()
+        clone = {"optimizer": optimizer, "batch_size": 64} if search.filter.trains_clone else {}
+        search.step(model, loss=loss, preprocess=normalise, **clone)
+    out.mkdir(parents=True)
+    search.schedule().save(out / "policy.json")
+    save_file(model.state_dict(), out / "model.safetensors")
+
+
+out = Path(sys.argv[1])
+learn(pa.PaperFilter(num_particles=8, nonzero=3, m=3, clone_size=256, measure_size=60), out / "paper")
+learn(pa.GapFilter(measure_size=128, gain=20.0), out / "improved")
+"""
 """The same program as a user of the new version writes it."""
 
 CASES = (

@@ -27,4 +27,5 @@ napoleon_numpy_docstring = False
 nitpick_ignore_regex = [
     (r"py:.*", r"(?!particleaugment).*"),
     (r"py:.*", r"particleaugment\.(core|util|trainee|training|search|data\.(decode|samples)|policies\.tables)\b.*"),
+    (r"py:.*", r"particleaugment\.policies\.schedule\.(P|EpochPolicies)\b.*"),
 ]

@@ -10,26 +10,22 @@ from particleaugment.data import load_digits
 
 accelerator = Accelerator(gradient_accumulation_steps=2, mixed_precision="bf16")
 data = load_digits()
-train = pa.IndexedDataset((data.train_images, data.train_labels))
+search = pa.ParticleAugment((data.train_images, data.train_labels), epochs=5, seed=0)
+loader = DataLoader(search.training_set(), batch_size=32, shuffle=True)
 model = nn.Sequential(nn.AvgPool2d(4), nn.Flatten(), nn.Linear(192, 64), nn.ReLU(), nn.Linear(64, 10))
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.003)
-model, optimizer, loader = accelerator.prepare(model, optimizer, DataLoader(train, batch_size=32, shuffle=True))
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
 loss = nn.CrossEntropyLoss(reduction="none")
 
-search = pa.ParticleAugment(pa.PaperFilter(num_particles=16, clone_size=512, measure_size=128), seed=0)
 accelerator.register_for_checkpointing(search)
-for epoch in range(1, 6):
-    search.set_epoch(epoch)
+for epoch in search.epochs():
     for images, labels, ids in loader:
         with accelerator.accumulate(model):
             value = loss(model(search.augment(images, ids) / 255), labels).mean()
             accelerator.backward(value)
             optimizer.step()
             optimizer.zero_grad()
-    search.step(
-        model=model, optimizer=optimizer, dataset=train, loss=loss, preprocess=lambda images: images / 255,
-        batch_size=32, autocast=accelerator.autocast, scaler=accelerator.scaler, accumulate=2,
-    )  # fmt: skip
+    search.step(model, loss=loss, preprocess=lambda images: images / 255, autocast=accelerator.autocast)
     accelerator.save_state("runs/accelerate")
     accelerator.print(epoch, f"loss {float(value.detach()):.3f}", search)
 

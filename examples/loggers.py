@@ -10,25 +10,20 @@ from particleaugment.data import load_digits
 from particleaugment.report.loggers import SearchLogger
 
 data = load_digits()
-train = pa.IndexedDataset((data.train_images, data.train_labels))
-loader = DataLoader(train, batch_size=64, shuffle=True)
+search = pa.ParticleAugment((data.train_images, data.train_labels), epochs=3, seed=0)
+loader = DataLoader(search.training_set(), batch_size=64, shuffle=True)
 model = nn.Sequential(nn.AvgPool2d(4), nn.Flatten(), nn.Linear(192, 64), nn.ReLU(), nn.Linear(64, 10))
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.003)
 loss = nn.CrossEntropyLoss(reduction="none")
-search = pa.ParticleAugment(pa.PaperFilter(num_particles=16, clone_size=512, measure_size=128), seed=0)
 
 writer = SummaryWriter("runs/tensorboard")
 logger = SearchLogger(writer)  # or SearchLogger(wandb.init(project="digits")), or anything with log(values, step=...)
-for epoch in range(1, 4):
-    search.set_epoch(epoch)
+for epoch in search.epochs():
     for images, labels, ids in loader:
         optimizer.zero_grad()
         loss(model(search.augment(images, ids) / 255), labels).mean().backward()
         optimizer.step()
-    record = search.step(
-        model=model, optimizer=optimizer, dataset=train, loss=loss,
-        preprocess=lambda images: images / 255, batch_size=64,
-    )  # fmt: skip
+    record = search.step(model, loss=loss, preprocess=lambda images: images / 255)
     logger.log(search, record, step=epoch)
 writer.close()
 print("tensorboard --logdir runs/tensorboard")

@@ -9,8 +9,9 @@ from particleaugment.data import load_digits
 
 device, half = ("cuda", torch.float16) if torch.cuda.is_available() else ("cpu", torch.bfloat16)
 data = load_digits()
-train = pa.IndexedDataset((data.train_images, data.train_labels))
-loader = DataLoader(train, batch_size=32, shuffle=True, drop_last=True)
+paper = pa.PaperFilter(num_particles=16, clone_size=512, measure_size=128)  # it trains a clone, as you train
+search = pa.ParticleAugment((data.train_images, data.train_labels), epochs=5, filter=paper, seed=0)
+loader = DataLoader(search.training_set(), batch_size=32, shuffle=True, drop_last=True)
 model = nn.Sequential(nn.AvgPool2d(4), nn.Flatten(), nn.Linear(192, 64), nn.ReLU(), nn.Linear(64, 10)).to(device)
 model = torch.compile(model, backend="aot_eager")  # leave the backend out where a C++ compiler is installed
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.003)
@@ -21,9 +22,7 @@ def autocast():
     return torch.autocast(device, half)
 
 
-search = pa.ParticleAugment(pa.PaperFilter(num_particles=16, clone_size=512, measure_size=128), seed=0)
-for epoch in range(1, 6):
-    search.set_epoch(epoch)
+for epoch in search.epochs():
     for number, (images, labels, ids) in enumerate(loader, 1):
         with autocast():
             logits = model(search.augment(images.to(device), ids) / 255)
@@ -32,8 +31,8 @@ for epoch in range(1, 6):
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad()
-    record = search.step(
-        model=model, optimizer=optimizer, dataset=train, loss=loss, preprocess=lambda images: images / 255,
-        batch_size=32, autocast=autocast, scaler=scaler, accumulate=accumulate,
+    search.step(
+        model, loss=loss, preprocess=lambda images: images / 255, optimizer=optimizer, batch_size=32,
+        autocast=autocast, scaler=scaler, accumulate=accumulate,
     )  # fmt: skip
-    print(epoch, f"the clone shed a loss of {record.d0:.2f} on {search.filter.measure_size} images")
+    print(epoch, search)

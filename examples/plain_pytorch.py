@@ -1,34 +1,29 @@
-"""Your own training loop: two calls per epoch and one per batch. Run: python examples/plain_pytorch.py"""
+"""Your own training loop: one call per batch and one per epoch. Run: python examples/plain_pytorch.py"""
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import DataLoader
 
 import particleaugment as pa
 from particleaugment.data import load_digits
 
 data = load_digits()
-train = pa.IndexedDataset((data.train_images, data.train_labels))  # or any data set of (image, label)
+train = (data.train_images, data.train_labels)  # or any data set of (image, label)
 model = nn.Sequential(nn.AvgPool2d(4), nn.Flatten(), nn.Linear(192, 64), nn.ReLU(), nn.Linear(64, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=10)
 loss = nn.CrossEntropyLoss(reduction="none")
 
-search = pa.ParticleAugment(pa.GapFilter(measure_size=128), epochs=10, seed=0)
-loader = DataLoader(Subset(train, search.training_ids(data.train_labels)), batch_size=64, shuffle=True)
-for epoch in range(1, 11):
-    search.set_epoch(epoch)
+search = pa.ParticleAugment(train, epochs=10, seed=0)
+loader = DataLoader(search.training_set(), batch_size=64, shuffle=True)
+for epoch in search.epochs():
     for images, labels, ids in loader:
         x = search.augment(images, ids) / 255
         optimizer.zero_grad()
         loss(model(x), labels).mean().backward()
         optimizer.step()
     scheduler.step()
-    if search.due(epoch, epochs=10):
-        search.step(
-            model=model, optimizer=optimizer, dataset=train, loss=loss,
-            preprocess=lambda images: images / 255, batch_size=64,
-        )  # fmt: skip
+    search.step(model, loss=loss, preprocess=lambda images: images / 255)
     right = (model(data.test_images / 255).argmax(1) == data.test_labels).float().mean()
     print(f"epoch {epoch}: {100 * right:.1f} % of the test digits, {search.policy.ops_per_image:.2f} ops per image")
-search.schedule(epochs=10).save("policy.json")  # every policy of the run, for another network
+search.schedule().save("policy.json")  # every policy of the run, for another network

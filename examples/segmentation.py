@@ -2,6 +2,7 @@
 
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
 import particleaugment as pa
 from particleaugment.data import load_digits
@@ -26,15 +27,14 @@ train, test = canvases(data.train_images[:64], 0), canvases(data.test_images[:12
 layers = [nn.Sequential(nn.Conv2d(n, 16, 5, padding=2), nn.GroupNorm(4, 16), nn.ReLU()) for n in (3, 16, 16)]
 model = nn.Sequential(*layers, nn.Conv2d(16, 2, 1))
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.005)
-search = pa.ParticleAugment(pa.GapFilter(measure_size=32), epochs=epochs, seed=0)
-ids = search.training_ids(train[1])
-for epoch in range(1, epochs + 1):
-    search.set_epoch(epoch)
-    for batch in ids[torch.randperm(len(ids))].split(8):
-        images, masks, *_ = search.augment(train[0][batch], batch, masks=train[1][batch])
+search = pa.ParticleAugment(train, epochs=epochs, filter=pa.GapFilter(measure_size=32))
+loader = DataLoader(search.training_set(), batch_size=8, shuffle=True)
+for epoch in search.epochs():
+    for images, masks, ids in loader:
+        images, masks, *_ = search.augment(images, ids, masks=masks)
         optimizer.zero_grad()
         loss(model(preprocess(images)), masks).mean().backward()
         optimizer.step()
-    search.step(model=model, dataset=train, loss=loss, preprocess=preprocess, batch_size=8)
+    search.step(model, loss=loss, preprocess=preprocess)
     right = (model(preprocess(test[0])).argmax(1) == test[1]).float().mean()
     print(f"epoch {epoch}: {right:.1%} of the pixels are right, {search}")

@@ -14,16 +14,14 @@ from particleaugment.data import load_digits
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 data, train_loss = load_digits(), SoftTargetCrossEntropy()
-train = pa.IndexedDataset((data.train_images, data.train_labels))
-loader = DataLoader(train, batch_size=64, shuffle=True, drop_last=True)
+search = pa.ParticleAugment((data.train_images, data.train_labels), epochs=5, seed=0)
+loader = DataLoader(search.training_set(), batch_size=64, shuffle=True, drop_last=True)
 model = create_model("resnet10t", num_classes=10).to(device)
 ema, mixup, scaler = ModelEmaV2(model, decay=0.98), Mixup(0.2, 1.0, num_classes=10), NativeScaler()
 optimizer = create_optimizer_v2(model, opt="adamw", lr=2e-3, weight_decay=0.05)
-scheduler, epochs = create_scheduler_v2(optimizer, sched="cosine", num_epochs=5)
-search = pa.ParticleAugment(pa.PaperFilter(num_particles=16, clone_size=512, measure_size=128), seed=0)
+scheduler, _ = create_scheduler_v2(optimizer, sched="cosine", num_epochs=5)
 sample_loss = torch.nn.CrossEntropyLoss(reduction="none", label_smoothing=0.1)
-for epoch in range(1, epochs + 1):
-    search.set_epoch(epoch)
+for epoch in search.epochs():
     for images, labels, ids in loader:  # for a fixed policy: pa.Augment("rand-m9-mstd0.5-inc1") as in timm's --aa
         augmented = search.augment(images.to(device), ids) / 255
         mixed, soft = mixup(augmented, labels.to(device))  # Mixup and CutMix come after us
@@ -31,8 +29,6 @@ for epoch in range(1, epochs + 1):
         scaler(train_loss(model(mixed), soft), optimizer, clip_grad=1.0, parameters=model.parameters())
         ema.update(model)
     scheduler.step(epoch)
-    if search.due(epoch, epochs):
-        search.step(model=model, optimizer=optimizer, dataset=train, loss=sample_loss, scaler=scaler._scaler,
-                    preprocess=lambda images: images / 255, batch_size=64, max_grad_norm=1.0)  # fmt: skip
+    search.step(model, loss=sample_loss, preprocess=lambda images: images / 255)
     logits = ema.module.eval()(data.test_images.to(device) / 255)
     print(epoch, f"accuracy {float(accuracy(logits, data.test_labels.to(device))[0]):.1f} %", search)

@@ -1,7 +1,5 @@
 """Inside torchvision's Compose, with CutMix or MixUp after it. Run: python examples/torchvision_transforms.py"""
 
-from functools import partial
-
 import torch
 from PIL import Image
 from torch import nn
@@ -11,30 +9,22 @@ from torchvision.transforms import v2
 import particleaugment as pa
 from particleaugment.data import load_digits
 
-
-def collate(transform, mix, samples):  # in the loader's workers
-    images = torch.stack([transform(picture) for picture, _ in samples])
-    return mix(images, torch.tensor([label for _, label in samples]))
-
-
 if __name__ == "__main__":
     data = load_digits()
     pictures = [Image.fromarray(image[0].numpy()).convert("RGB") for image in data.train_images]
     train = list(zip(pictures, data.train_labels.tolist()))  # as torchvision's data sets give them
-    search = pa.ParticleAugment(pa.PaperFilter(num_particles=16, clone_size=512, measure_size=128), seed=0)
+    search = pa.ParticleAugment(train, epochs=3, seed=0)
     transform = v2.Compose([v2.RandomCrop(32, padding=2), pa.ImageTransform(search), v2.ToImage(),
                             v2.ToDtype(torch.float32, scale=True)])  # fmt: skip
     mix = v2.RandomChoice([v2.CutMix(num_classes=10), v2.MixUp(num_classes=10)])
-    in_workers = partial(collate, transform, mix)
-    loader = DataLoader(train, 64, shuffle=True, num_workers=2, persistent_workers=True, collate_fn=in_workers)
+    loader = DataLoader(search.training_set(transform), 64, shuffle=True, num_workers=2, persistent_workers=True)
     model = nn.Sequential(nn.AvgPool2d(4), nn.Flatten(), nn.Linear(192, 64), nn.ReLU(), nn.Linear(64, 10))
     optimizer, loss = torch.optim.AdamW(model.parameters(), lr=0.003), nn.CrossEntropyLoss(reduction="none")
-    for epoch in range(1, 4):
-        search.set_epoch(epoch)
-        for images, soft_labels in loader:
+    for epoch in search.epochs():
+        for images, labels, _ in loader:
+            mixed, soft_labels = mix(images, labels)
             optimizer.zero_grad()
-            loss(model(images), soft_labels).mean().backward()
+            loss(model(mixed), soft_labels).mean().backward()
             optimizer.step()
-        search.step(model=model, optimizer=optimizer, dataset=train, loss=loss,
-                    preprocess=lambda images: images / 255, batch_size=64)  # fmt: skip
+        search.step(model, loss=loss, preprocess=lambda images: images / 255)
         print(epoch, search)

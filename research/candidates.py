@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from particle_candidate import ParticleCandidate
 from torch import Tensor
 
 from particleaugment.core.ops import OPS, lookup, op_indices
@@ -20,8 +21,9 @@ from particleaugment.policies.base import Draws, Policy, get_semantics
 from particleaugment.policies.tables import Draw, DrawTables, both_signs
 from particleaugment.policies.trivial import TrivialAugment
 
-SEMANTICS = "trivial-wide"
+WIDE, MODERATE = "trivial-wide", "timm-increasing"
 FROZEN_FROM = 0.8  # of training: from there on all samples are trained on, and nothing is steered
+SLOTS = 4  # of the shape even-slots
 MEMORY = 0.05  # of training, over which losses are averaged
 
 
@@ -34,17 +36,19 @@ class Mixture(Policy):
         gate: Probability that slot k applies op j once drawn, float64 ``[K, n]``.
         cap: Highest level of each op as a share of the semantics' top, float64 ``[n]``.
         level_floor: Lowest level as a share of the cap: 0 draws levels evenly up to the cap, 1 always takes the cap.
+        semantics: What levels mean: ``trivial-wide`` turns by up to 135 degrees, ``timm-increasing`` by up to 30.
     """
 
-    ops: tuple[str, ...]
+    ops: tuple[str, ...] = field()
     gate: Tensor
     cap: Tensor
     level_floor: float = 0.0
+    semantics: str = WIDE
 
     kind = "research-mixture"
 
     def _levels(self) -> tuple[Tensor, Tensor]:
-        top = get_semantics(SEMANTICS).top
+        top = get_semantics(self.semantics).top
         steps = torch.arange(int(top) + 1, dtype=torch.float64, device="cpu")
         steps = top * (self.level_floor + (1 - self.level_floor) * steps / top)
         choice = torch.arange(len(self.ops), device="cpu").repeat_interleave(len(steps))
@@ -57,7 +61,7 @@ class Mixture(Policy):
             Draw.RANDOM_LEVELS,
             len(self.gate),
             torch.tensor(op_indices(self.ops), device="cpu"),
-            both_signs(SEMANTICS, self.ops, choice, levels, size),
+            both_signs(self.semantics, self.ops, choice, levels, size),
             gate=self.gate.contiguous(),
             choices=len(self.ops),
             levels=len(levels) // len(self.ops),
@@ -92,6 +96,7 @@ class Candidate:
     Attributes:
         shape: What strength does to the mixture: ``level-then-ops`` (one op up to full level, then a second and a
             third), ``three-mild`` (three ops whose level rises), ``ops-then-level`` (more ops first, then their level),
+            ``even-slots`` (four slots, each applied with a quarter of the strength as probability, at any level),
             ``per-op`` (a cap for each op, each steered by the loss of the samples that it was applied to).
         kappa: Wanted difficulty.
         held_out: Samples held out until 80 % of training.
@@ -101,6 +106,12 @@ class Candidate:
         pull: For ``per-op``: how strongly caps follow their own op's loss rather than the mean over ops (1: only).
         frozen: Whether strength stays where it starts.
         wait: Whether early losses count less: an update is weighted by how far the held-out loss is below chance.
+        semantics: What levels mean.
+        level_floor: Lowest level, as a share of the highest.
+        same_mode: Whether held-out samples are measured as training samples are, with a batch's own statistics. In
+            evaluation mode their loss jumps early in training, while batch norm's averages lag behind.
+        log_mean: Whether the logarithm of the losses' ratio is averaged, each epoch's cut at -1 and 1, rather than the
+            losses: then a single jump counts for little.
     """
 
     shape: str = "level-then-ops"
@@ -112,6 +123,20 @@ class Candidate:
     pull: float = 1.0
     frozen: bool = False
     wait: bool = False
+    semantics: str = WIDE
+    level_floor: float = 0.0
+    same_mode: bool = False
+    log_mean: bool = False
+
+    @property
+    def policy_slots(self) -> int:
+        """Slots of its policy."""
+        return {"per-op": self.slots, "even-slots": SLOTS}.get(self.shape, 3)
+
+    @property
+    def strongest(self) -> float:
+        """The highest strength."""
+        return float(SLOTS if self.shape == "even-slots" else 3)
 
 
 @dataclass
@@ -126,6 +151,7 @@ class Controller:
     log_cap: Tensor = field(default_factory=lambda: torch.zeros(0))
     _train: float | None = None
     _held: float | None = None
+    _log: float | None = None
     _op_sum: Tensor | None = None
     _op_count: Tensor | None = None
 
@@ -143,6 +169,9 @@ class Controller:
             cap = self.log_cap.exp()
             gate = torch.where(self.has_level, ones, cap).repeat(self.settings.slots, 1)
             return Mixture(self.ops, gate, torch.where(self.has_level, cap, ones))
+        if shape == "even-slots":
+            gate = torch.full((SLOTS, n), s / SLOTS, dtype=torch.float64)
+            return Mixture(self.ops, gate, ones, self.settings.level_floor, self.settings.semantics)
         slots = torch.arange(3, dtype=torch.float64)
         if shape == "level-then-ops":
             level, share = min(1.0, s), (s - slots).clamp(0, 1)
@@ -155,7 +184,7 @@ class Controller:
             raise ValueError(f"there is no shape {shape!r}")
         # Ops without a level are as strong as their probability.
         gate = share[:, None] * torch.where(self.has_level, 1.0, level)
-        return Mixture(self.ops, gate, level * ones)
+        return Mixture(self.ops, gate, level * ones, self.settings.level_floor, self.settings.semantics)
 
     def _average(self, before: float | None, now: float) -> float:
         return now if before is None else before + (now - before) / max(1.0, MEMORY * self.epochs)
@@ -173,8 +202,11 @@ class Controller:
         if self.settings.wait:
             rate *= max(0.0, 1.0 - self._held / math.log(self.classes))
         error = max(-1.0, min(1.0, target - math.log(max(self._train, 1e-6))))
+        if self.settings.log_mean:
+            now = math.log(self.settings.kappa * max(held, 1e-6)) - math.log(max(train, 1e-6))
+            error = self._log = self._average(self._log, max(-1.0, min(1.0, now)))
         if self.settings.shape != "per-op":
-            self.strength = max(0.0, min(3.0, self.strength + rate * error))
+            self.strength = max(0.0, min(self.settings.strongest, self.strength + rate * error))
             return
         mean = self._op_sum / self._op_count.clamp(min=1.0)
         own = (target - mean.clamp(min=1e-6).log()).clamp(-1, 1)
@@ -195,7 +227,7 @@ def task_ops(configured: tuple[str, ...]) -> tuple[str, ...]:
     return TrivialAugment().ops if configured == OPS else configured
 
 
-CANDIDATES: dict[str, Candidate] = {
+CANDIDATES: dict[str, Candidate | ParticleCandidate] = {
     "knob": Candidate(),
     "knob-k0.7": Candidate(kappa=0.7),
     "knob-k0.5": Candidate(kappa=0.5),
@@ -212,6 +244,29 @@ CANDIDATES: dict[str, Candidate] = {
     "mild-k0.5": Candidate(shape="three-mild", kappa=0.5),
     "mild-k0.3": Candidate(shape="three-mild", kappa=0.3),
     "ops-first": Candidate(shape="ops-then-level"),
+    "ops-first-fast": Candidate(shape="ops-then-level", gain=36.0),
+    "mild-fast": Candidate(shape="three-mild", gain=36.0),
+    "knob-fast-k0.7": Candidate(gain=36.0, kappa=0.7),
+    "knob-faster": Candidate(gain=100.0),
+    "knob-from0": Candidate(gain=60.0, start=0.0, same_mode=True, log_mean=True),
+    "knob-same-mode": Candidate(gain=36.0, same_mode=True, log_mean=True),
+    "wide-slots-from0": Candidate(shape="even-slots", gain=60.0, start=0.0, same_mode=True, log_mean=True),
+    "moderate-slots-from0": Candidate(
+        shape="even-slots", gain=60.0, start=0.0, same_mode=True, log_mean=True, semantics=MODERATE
+    ),
+    "moderate-slots-k0.5": Candidate(
+        shape="even-slots", gain=60.0, start=0.0, same_mode=True, log_mean=True, semantics=MODERATE, kappa=0.5
+    ),
+    "wide-slots-1": Candidate(shape="even-slots", start=1.0, frozen=True, held_out=2),
+    "wide-slots-2": Candidate(shape="even-slots", start=2.0, frozen=True, held_out=2),
+    "moderate-slots-2": Candidate(shape="even-slots", start=2.0, frozen=True, held_out=2, semantics=MODERATE),
+    "moderate-slots-3": Candidate(shape="even-slots", start=3.0, frozen=True, held_out=2, semantics=MODERATE),
+    "moderate-4": Candidate(shape="even-slots", start=4.0, frozen=True, held_out=2, semantics=MODERATE),
+    "moderate-top-2": Candidate(
+        shape="even-slots", start=2.0, frozen=True, held_out=2, semantics=MODERATE, level_floor=0.5
+    ),
+    "own-difficulty": ParticleCandidate(),
+    "own-difficulty-shuffled": ParticleCandidate(shuffled=True),
     "per-op": Candidate(shape="per-op", start=0.5, gain=24.0),
     "per-op-k0.3": Candidate(shape="per-op", start=0.5, gain=24.0, kappa=0.3),
     "per-op-k0.5": Candidate(shape="per-op", start=0.5, gain=24.0, kappa=0.5),

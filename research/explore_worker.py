@@ -14,11 +14,13 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "benchmarks")]
 
 import torch  # noqa: E402
 from candidates import CANDIDATES, FROZEN_FROM, Controller, task_ops  # noqa: E402
+from particle_candidate import SLOTS, ParticleCandidate, ParticleController  # noqa: E402
 from proving_worker import difficulty, serve  # noqa: E402
-from torch import Tensor  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
 
 from particleaugment.augment.pipeline import FusedPipeline  # noqa: E402
 from particleaugment.core.ops import TABLE, op_indices  # noqa: E402
+from particleaugment.core.random import Stream, uniform  # noqa: E402
 from particleaugment.data import epoch_permutation  # noqa: E402
 from particleaugment.data.split import held_out_split  # noqa: E402
 from particleaugment.trainee.graph import GraphTrainee  # noqa: E402
@@ -30,14 +32,17 @@ from particleaugment.util.stop import Stop  # noqa: E402
 
 
 class CountingTrainee(GraphTrainee):
-    """Also sums losses by op: of each op, over the samples that it was applied to."""
+    """Also sums losses by op, over the samples that each was applied to, or by row of a policy that draws rows."""
 
     slots = 3
+    rows = 0
+    same_mode = False
 
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
         self._op_numbers = torch.arange(len(TABLE) + 4, device=self.device)
         self.op_sums = torch.zeros(2, len(self._op_numbers), device=self.device)
+        self.row_sums = torch.zeros(3, max(1, self.rows), device=self.device)
         self._held: tuple[torch.cuda.CUDAGraph, Tensor, Tensor, Tensor] | None = None
 
     def step(self, ids: Tensor, forward: Callable[[Tensor], Tensor]) -> None:
@@ -52,15 +57,24 @@ class CountingTrainee(GraphTrainee):
         self.optimizer.step()
         detached = losses.detach()
         self._loss_sum += detached.double().sum()
+        if self.rows:
+            first = uniform(training.seed, Stream.OP, training.epoch, ids, 1)[:, 0]
+            row = (first * self.rows).long().clamp(max=self.rows - 1)  # the row that the kernel drew
+            self.row_sums.index_add_(1, row, torch.stack([detached, detached**2, torch.ones_like(detached)]))
+            return
         applied = (drawn[:, :, None] == self._op_numbers).any(1).float()
         self.op_sums += torch.stack([detached, torch.ones_like(detached)]) @ applied
 
     @torch.no_grad()
     def held_out_loss(self, ids: Tensor) -> float:
         """Return the mean loss of some plain samples; always the same ones, so the pass is captured."""
-        self.model.eval()
         if self._held is None:
             ids = ids.to(self.device)
+            self.model.train(self.same_mode)
+            norms = [module for module in self.model.modules() if isinstance(module, nn.BatchNorm2d)]
+            momenta = [norm.momentum for norm in norms]
+            for norm in norms:
+                norm.momentum = 0.0  # the statistics that evaluation uses stay as they are
             inputs, labels = self.pipelines.plain(self.images, ids, ids), self.labels[ids]
             for _ in range(2):
                 self.learner.losses(inputs, labels)
@@ -68,6 +82,8 @@ class CountingTrainee(GraphTrainee):
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
                 loss = self.learner.losses(inputs, labels).double().mean()
+            for norm, momentum in zip(norms, momenta):
+                norm.momentum = momentum
             self._held = graph, loss, inputs, labels  # the graph reads the last two at every replay
         self._held[0].replay()
         value = float(self._held[1])
@@ -81,7 +97,11 @@ def run_candidate(
     """Train one run; it is not resumed."""
     start = time.monotonic()
     settings, ops = CANDIDATES[job["arm"]], task_ops(config.ops)
-    CountingTrainee.slots = settings.slots if settings.shape == "per-op" else 3
+    if isinstance(settings, ParticleCandidate):
+        CountingTrainee.slots, CountingTrainee.rows, CountingTrainee.same_mode = SLOTS, settings.rows, False
+    else:
+        CountingTrainee.slots, CountingTrainee.rows = settings.policy_slots, 0
+        CountingTrainee.same_mode = settings.same_mode
     building.GraphTrainee = CountingTrainee  # type: ignore[misc]
     parts = building.build(config, print, True, ops, shared=shared)
     trainee, labels = parts.trainee, parts.samples.labels.cpu()
@@ -89,7 +109,12 @@ def run_candidate(
     groups = getattr(parts.data, "train_groups", None)
     extra = () if groups is None else (groups.cpu(),)
     trained, held = held_out_split(labels, settings.held_out, config.seed, *extra)
-    controller = Controller(settings, ops, config.training.epochs, parts.data.num_classes)
+    classes = parts.data.num_classes
+    controller: Controller | ParticleController
+    if isinstance(settings, ParticleCandidate):
+        controller = ParticleController(settings, ops, config.training.epochs, classes, config.seed)
+    else:
+        controller = Controller(settings, ops, config.training.epochs, classes)
     indices = torch.tensor(op_indices(ops))
     ready, curve, traces, evaluating = time.monotonic(), [], [], 0.0
     for epoch in range(1, config.training.epochs + 1):
@@ -101,11 +126,16 @@ def run_candidate(
         ids = trained if measured else torch.arange(len(labels))
         order = ids[epoch_permutation(len(ids), config.seed, epoch)]
         trainee.op_sums.zero_()
+        trainee.row_sums.zero_()
         loss = trainee.train(controller.policy(), order, epoch, progress=lambda *_: None) / len(ids)
         if not math.isfinite(loss):
             raise ValueError("the training loss is not finite")
-        sums = trainee.op_sums.cpu().double()[:, indices]
-        controller.update(epoch, loss, trainee.held_out_loss(held) if measured else None, sums[0], sums[1])
+        held_loss = trainee.held_out_loss(held) if measured else None
+        if isinstance(controller, ParticleController):
+            controller.update(epoch, held_loss, trainee.row_sums.cpu().double())
+        else:
+            sums = trainee.op_sums.cpu().double()[:, indices]
+            controller.update(epoch, loss, held_loss, sums[0], sums[1])
         if epoch % config.training.evaluate_every == 0 or epoch == config.training.epochs:
             before = time.monotonic()
             parts.model.eval()

@@ -21,32 +21,29 @@ def search_of(**settings):
 
 
 def gap_search(epochs=10, **settings):
-    """A search by the gap filter that has said which samples to train on."""
+    """A search by the gap filter."""
     defaults = {"num_particles": 5, "seed": 7, "measure_size": 12, "epochs": epochs}
-    search = toy.search_by(pa.GapFilter, **(defaults | settings))
-    search.training_ids(LABELS)
-    return search
+    return toy.search_by(pa.GapFilter, **(defaults | settings))
 
 
 def step(search, model, optimizer, **changes):
-    arguments = {"dataset": pictures(), "loss": cross_entropy, "preprocess": preprocess, "batch_size": 8}
-    return search.step(model=model, optimizer=optimizer, **(arguments | changes))
+    return toy.step(search, model, optimizer, **({"batch_size": 8} | changes))
 
 
-def train_epoch(search, model, optimizer, epoch, with_ids=True):
+def train_epoch(search, model, optimizer, epoch):
     images, labels = pictures()
-    search.set_epoch(epoch)
+    search.begin_epoch(epoch)
     model.train()
-    for ids in torch.arange(len(images)).split(16):
-        x = search.augment(images[ids], ids if with_ids else None)
+    for ids in search.training_set().ids.split(16):
+        x = search.augment(images[ids], ids)
         optimizer.zero_grad()
         cross_entropy(model(preprocess(x)), labels[ids]).mean().backward()
         optimizer.step()
 
 
-def run_epochs(search, model, optimizer, epochs, with_ids=True):
+def run_epochs(search, model, optimizer, epochs):
     records = []
     for epoch in epochs:
-        train_epoch(search, model, optimizer, epoch, with_ids)
+        train_epoch(search, model, optimizer, epoch)
         records.append(step(search, model, optimizer))
     return records

@@ -204,7 +204,7 @@ def test_page_tells_everything(page):
     assert "+0.60 [+0.35, +0.85]" in page
     assert "<td>22.5</td><td>15.0</td><td>3.8</td><td>41.2</td>" in page, "overhead per phase and in all"
     assert "a &lt;fast&gt; one" in page
-    assert "--arms &#x27;a &amp; b&#x27;" in page
+    assert "--arms &#39;a &amp; b&#39;" in page
     assert "sigma=0.01" in page
 
 

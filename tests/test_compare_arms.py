@@ -7,15 +7,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from toy import search_of
 from typer.testing import CliRunner
 
-from particleaugment import PaperFilter
 from particleaugment.cli.main import app
 from particleaugment.compare.arms import ARMS, Arm, Base, parse_arms, parse_seeds
 from particleaugment.policies.parse import TIMM_OPS
 from particleaugment.recipes import get_recipe
 from particleaugment.search.filters import filter_settings
-from particleaugment.search.search import ParticleAugment
 from particleaugment.training.config import ConfigError
 
 DIGITS = Base.of(get_recipe("digits"))
@@ -27,7 +26,7 @@ def test_every_arm_fits_every_kind_of_recipe(name):
         config = ARMS[name].config(Base.of(get_recipe(recipe)), seed=5)
         assert config.seed == 5
         if config.searches:
-            ParticleAugment(config.filter, epochs=config.training.epochs, ops=config.ops)
+            config.filter.check(config.ops, config.training.epochs)
         else:
             assert config.fixed_policy()
 
@@ -75,7 +74,7 @@ def test_arms_of_ones_own():
 def test_a_schedule_is_named_after_its_run(tmp_path):
     file = tmp_path / "my run" / "policy.json"
     file.parent.mkdir()
-    ParticleAugment(PaperFilter(num_particles=4), seed=0).schedule(3).save(file)
+    search_of().schedule(3).save(file)
     (arm,) = parse_arms(f"schedule:{file}")
     assert arm.name == "schedule-my-run"
     assert arm.config(DIGITS, seed=0).fixed_policy().epochs == 3

@@ -77,7 +77,7 @@ def test_killed_extended_stopped_and_continued(tmp_path):
     process = compare(folder.path, *both)
     lines = [process.stdout.readline() for _ in range(3)]
     assert lines[0] == "2 of 2 runs to do, 2 at a time\n"
-    assert lines[1].startswith("[1/2] particles, seed 0: started from epoch ")
+    assert lines[1].startswith("[1/2] paper, seed 0: started from epoch ")
     assert lines[2] == "[2/2] none, seed 0: started\n"
     process.send_signal(signal.SIGINT)
     code, output, errors = end(process)
@@ -90,11 +90,11 @@ def test_killed_extended_stopped_and_continued(tmp_path):
     assert (code, errors) == (0, "")
     assert "±" not in output, "one seed has no deviation"
     comparison = folder.read()
-    particles, none = comparison.runs
-    assert (particles.arm, none.arm) == ("paper", "none")
+    paper, none = comparison.runs
+    assert (paper.arm, none.arm) == ("paper", "none")
     assert all(run.finished and len(run.accuracy) == 3 and run.at_once == 2 for run in comparison.runs)
-    assert particles.filter["steps"] == 2
-    assert set(particles.seconds) >= {"train", "evaluate", "clone", "measure", "filter"}
+    assert paper.filter["steps"] == 2
+    assert set(paper.seconds) >= {"train", "evaluate", "clone", "measure", "filter"}
     assert set(none.seconds) == {"train", "evaluate"}
     commands = [made_by["command"] for made_by in comparison.commands]
     assert [command.split(" --seeds")[0] for command in commands] == [

@@ -60,7 +60,8 @@ def test_nothing_is_loaded_from_elsewhere(site):
         assert '<link rel="stylesheet" type="text/css" href="http' not in text
 
 
-def test_pictures_are_drawn_from_the_result_files():
+def test_pictures_are_drawn_from_the_result_files(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
     pictures = runpy.run_path(str(ROOT / "benchmarks" / "pictures.py"))
     (risen,) = re.findall(r"plain images rose \| (\d+) ", (ROOT / "docs" / "results.md").read_text())
     assert f"the loss rose: {risen} steps" in pictures["literal_run"]()

@@ -23,18 +23,17 @@ STRONG = pa.RandAugment(n=2, m=8, m_std=2.0, ops=("Rotate", "ShearX", "Color"))
 
 def search_of(**settings):
     defaults = {"num_particles": 4, "start_value": 0.9, "m": 6, "seed": 3, "clone_size": 12, "measure_size": 6}
-    return toy.search_by(pa.PaperFilter, **(defaults | settings))
+    return toy.search_by(pa.PaperFilter, (IMAGES, IDS % 2), **(defaults | settings))
 
 
 def filter_step(search):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(576, 2))
     return search.step(
-        model=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.01),
-        dataset=(IMAGES, IDS % 2),
+        model,
         loss=nn.CrossEntropyLoss(reduction="none"),
         preprocess=lambda images: images / 255,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.01),
         batch_size=6,
     )
 
@@ -152,7 +151,7 @@ def test_running_workers_see_the_new_policy_and_epoch(context, num_workers):
     )
     workers = []
     for epoch in (1, 2, 3):
-        search.set_epoch(epoch)
+        search.begin_epoch(epoch)
         images, pids = read_epoch(loader)
         assert torch.equal(images, search.augment(IMAGES, IDS))
         workers.append(pids)
@@ -176,11 +175,11 @@ def test_a_change_within_an_epoch_reaches_what_is_not_prefetched():
         prefetch_factor=prefetch,
         multiprocessing_context="fork",
     )
-    search.set_epoch(1)
+    search.begin_epoch(1)
     old = search.augment(IMAGES, IDS)
     batches = iter(loader)
     first = next(batches)[1]
-    search.set_epoch(2)
+    search.augmentation.set_epoch(2)
     new = search.augment(IMAGES, IDS)
     rest = torch.cat([batch[1] for batch in batches])
     assert torch.equal(first, old[:1])
@@ -230,10 +229,9 @@ def test_workers_refuse_to_go_on_with_a_policy_that_was_replaced():
 
 
 def test_copies_have_a_state_of_their_own():
-    search = search_of()
-    search.set_epoch(4)
-    search.augment(IMAGES)
-    kept = search.augmentation
+    kept = pa.Augment(search_of().policy, seed=3)
+    kept.set_epoch(4)
+    kept(IMAGES)
     stored = io.BytesIO()
     torch.save(kept, stored)
     stored.seek(0)
@@ -251,6 +249,8 @@ def test_a_policy_of_another_form_takes_a_new_block():
     search = search_of()
     state = LiveState(search.policy)
     block = state._block
+    search.begin_epoch(1)
+    search.augment(IMAGES, IDS)
     filter_step(search)
     state.policy = search.policy
     assert state._block is block

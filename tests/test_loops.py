@@ -7,26 +7,25 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
-from toy import IMAGES, LABELS, cross_entropy, indexed, network, preprocess, search_of, step
+from toy import IMAGES, LABELS, cross_entropy, network, preprocess, search_of, step
 
 from particleaugment.trainee.learner import Learner
 
 
-def loader():
-    return DataLoader(indexed(), batch_size=12)
+def loader(search):
+    return DataLoader(search.training_set(), batch_size=12)
 
 
-def train(search, model, optimizer, epochs=3, **precision):
+def train(search, model, optimizer, **precision):
     """A loop as users write it; returns the mean loss of every epoch."""
     autocast = precision.get("autocast", lambda: torch.autocast("cpu", enabled=False))
     scaler = precision.get("scaler") or torch.amp.GradScaler("cpu", enabled=False)
     accumulate = precision.get("accumulate", 1)
     losses = []
-    for epoch in range(1, epochs + 1):
-        search.set_epoch(epoch)
+    for epoch in search.epochs():
         model.train()
         total = 0.0
-        for number, (images, labels, ids) in enumerate(loader(), 1):
+        for number, (images, labels, ids) in enumerate(loader(search), 1):
             with autocast():
                 loss = cross_entropy(model(preprocess(search.augment(images, ids))).float(), labels).mean()
             scaler.scale(loss / accumulate).backward()
@@ -36,9 +35,9 @@ def train(search, model, optimizer, epochs=3, **precision):
                 optimizer.zero_grad()
             total += float(loss.detach())
         losses.append(total / 4)
-        if search.due(epoch, epochs):
-            before = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
-            record = step(search, model, optimizer, **precision)
+        before = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+        record = step(search, model, optimizer, **precision)
+        if epoch < search.num_epochs:
             assert len(record.delta) == 4
             torch.testing.assert_close((model.state_dict(), optimizer.state_dict()), before, rtol=0, atol=0)
     return losses
@@ -61,7 +60,7 @@ OPTIMIZERS = {
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_any_optimizer_of_torch(name):
-    search, model = search_of(), network()
+    search, model = search_of(epochs=3), network()
     losses = train(search, model, OPTIMIZERS[name](model.parameters()))
     assert losses[-1] < losses[0]
     assert search.steps_taken == 2
@@ -71,23 +70,16 @@ def test_optimizers_that_need_a_closure_are_refused():
     search, model = search_of(), network()
     before = copy.deepcopy(model.state_dict())
     with pytest.raises(TypeError, match=r"LBFGS takes steps by calling a closure, .* such as SGD or AdamW"):
-        search.step(
-            model=model,
-            optimizer=torch.optim.LBFGS(model.parameters()),
-            dataset=(IMAGES, LABELS),
-            loss=cross_entropy,
-            preprocess=preprocess,
-            batch_size=12,
-        )
+        step(search, model, torch.optim.LBFGS(model.parameters()))
     torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
 
 
 def test_autocast_scaler_accumulation_and_a_compiled_model_together():
-    search, model = search_of(), torch.compile(network(), backend="aot_eager")
+    search, model = search_of(epochs=4), torch.compile(network(), backend="aot_eager")
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.005)
     autocast = lambda: torch.autocast("cpu", torch.bfloat16)  # noqa: E731
-    losses = train(search, model, optimizer, epochs=4, autocast=autocast, scaler=scaler, accumulate=2)
+    losses = train(search, model, optimizer, autocast=autocast, scaler=scaler, accumulate=2)
     assert losses[-1] < losses[0]
     assert search.skipped_steps < 3
     assert scaler.get_scale() == 2.0**10
@@ -166,9 +158,9 @@ def test_mixup_comes_after_us():
     generator = torch.Generator().manual_seed(1)
     losses = []
     for epoch in range(1, 5):
-        search.set_epoch(epoch)
+        search.begin_epoch(epoch)
         total = 0.0
-        for images, labels, ids in loader():
+        for images, labels, ids in loader(search):
             augmented = preprocess(search.augment(images, ids))
             mixed, soft = mixup(augmented, labels, 0.8, generator)
             assert not torch.equal(mixed, augmented)

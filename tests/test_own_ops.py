@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageChops
+from toy import search_of
 
 import particleaugment as pa
 from particleaugment import executors
@@ -102,9 +103,10 @@ def test_policies_draw_it_with_its_levels_and_sign(lift, swap):
 
 
 def test_the_search_learns_it(lift):
-    search = pa.ParticleAugment(
-        pa.PaperFilter(num_particles=6, nonzero=1, m=4, unit_vectors=True, start_value=1.0), ops=("Lift", "Invert")
-    )
+    paper = pa.PaperFilter(num_particles=6, nonzero=1, m=4, unit_vectors=True, start_value=1.0, measure_size=4)
+    data = (some_images(), torch.arange(24) % 2)
+    search = pa.ParticleAugment(data, epochs=3, filter=paper, ops=("Lift", "Invert"))
+    search.begin_epoch(1)
     out = search.augment(some_images(), torch.arange(24))
     assert out.shape == (24, 3, 12, 9)
     assert search.schedule(3).ops == ("Lift", "Invert")
@@ -138,7 +140,7 @@ def test_a_policy_file_carries_its_name(lift, tmp_path):
         pa.RandAugment(n=2, m=5, ops=("Lift", "Rotate")),
         pa.TrivialAugment(ops=("Lift", "Rotate")),
         pa.SubPolicies([[("Lift", 0.5, 5)]]),
-        pa.ParticleAugment(pa.PaperFilter(num_particles=2, nonzero=1), ops=("Lift", "Invert")).schedule(3),
+        search_of(num_particles=2, nonzero=1, ops=("Lift", "Invert")).schedule(3),
     ]
     for number, policy in enumerate(policies):
         path = tmp_path / f"{number}.json"

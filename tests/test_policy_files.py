@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from toy import search_of
 from typer.testing import CliRunner
 
 import particleaugment as pa
@@ -69,7 +70,7 @@ def result(path):
 def test_a_run_keeps_the_policy_file_it_was_given(tmp_path, monkeypatch, prefix):
     """Another network replays the schedule, and goes on after the recording is gone and from another folder."""
     source = tmp_path / "recorded.json"
-    pa.ParticleAugment(pa.PaperFilter(num_particles=3, nonzero=3, start_value=0.9)).schedule(2).save(source)
+    search_of(num_particles=3, nonzero=3, start_value=0.9, seed=0, m=3).schedule(2).save(source)
     settings = ["model=wrn-10-2", f"policy={prefix}:recorded.json"]
     monkeypatch.chdir(tmp_path)
     finish(tmp_path / "whole", *settings)
@@ -99,7 +100,7 @@ def test_any_policy_file_trains_a_network(tmp_path):
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
-        ("schedule:{}/list.json", "holds a policy of kind 'sub-policies', not 'schedule'"),
+        ("schedule:{}/list.json", "holds a policy of kind 'sub-policies', not a schedule"),
         ("file:{}/nowhere.json", "there is no policy file .*nowhere"),
         ("file:{}/damaged.json", "damaged.json"),
     ],

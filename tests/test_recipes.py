@@ -113,7 +113,7 @@ def test_a_filter_by_its_name_has_the_recipes_settings(name):
     for kind, filter in made.filters.items():
         assert type(filter) is FILTERS[kind]
         assert recipe(name, filter=kind).filter == filter == made.with_filter(kind).filter
-        changed = {"measure_size": 7, "alpha": 0.125}
+        changed = {"measure_size": 7, "warmup": 3}
         assert recipe(name, filter=kind, **changed).filter == dataclasses.replace(filter, **changed)
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from pages import check_self_contained, check_well_formed, outline
 
-from particleaugment import PaperFilter, ParticleAugment
+from particleaugment import OPS, PaperFilter
 from particleaugment import filter as pf
 from particleaugment.recipes import recipe
 from particleaugment.report.metrics import alarms, history
@@ -66,13 +66,13 @@ def config_of(**changes):
     return recipe("digits", **settings | changes)
 
 
-def schedule(epochs=EPOCHS):
-    search = ParticleAugment(PaperFilter(num_particles=50, nonzero=3, m=3), seed=0)
-    for epoch in range(1, epochs):
-        search.set_epoch(epoch)
-        search.state = search.filter.moved(search.state)
-        search._history.append((epoch + 1, search.state))
-    return search.schedule(epochs)
+def schedule(epochs=EPOCHS, steps=None):
+    filter, history = PaperFilter(num_particles=50, nonzero=3, m=3), []
+    state = filter.init(0, OPS)
+    for epoch in range(1, (steps or epochs) + 1):
+        history.append((epoch, state))
+        state = filter.moved(state)
+    return filter.schedule(history, epochs)
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def test_severities_are_shown_where_they_are_measured():
     measured = {"d0": None, "effects": [0.1] * 15, "effect_errors": [0.05] * 15}
     measured |= {"severity": 0.2, "wanted_severity": 0.3}
     lines = [line | measured if line["kind"] == "filter" else line for line in records(epochs=5)]
-    shown = render(history(config_of(epochs=5), lines, ParticleAugment(PaperFilter(), seed=0).schedule(5)))
+    shown = render(history(config_of(epochs=5), lines, schedule(5, steps=1)))
     assert "by how much each op alone raises" in shown
     assert "what the filter steered to" in shown
     assert "relative to plain images" not in shown, "there is no δ"
@@ -114,18 +114,16 @@ def test_severities_are_shown_where_they_are_measured():
 
 
 def test_alarms():
-    quiet = history(config_of(epochs=5), records(epochs=5), ParticleAugment(PaperFilter(), seed=0).schedule(5))
+    quiet = history(config_of(epochs=5), records(epochs=5), schedule(5, steps=1))
     assert alarms(quiet) == []
-    degenerate = history(
-        config_of(epochs=5), records(size=3.0, epochs=5), ParticleAugment(PaperFilter(), seed=0).schedule(5)
-    )
+    degenerate = history(config_of(epochs=5), records(size=3.0, epochs=5), schedule(5, steps=1))
     assert "degenerate" in alarms(degenerate)[0]
     dense = history(config_of(), records(), schedule())
     assert any("grew dense" in alarm for alarm in alarms(dense))
-    search = ParticleAugment(PaperFilter(num_particles=50), seed=0)
-    same = pf.ParticleSet(search.state.particles.particles[:1].expand(50, -1))
-    search._history.append((2, replace(search.state, particles=same)))
-    collapsed = history(config_of(epochs=5), records(epochs=5), search.schedule(5))
+    filter = PaperFilter(num_particles=50)
+    start = filter.init(0, OPS)
+    same = replace(start, particles=pf.ParticleSet(start.particles.particles[:1].expand(50, -1)))
+    collapsed = history(config_of(epochs=5), records(epochs=5), filter.schedule([(1, start), (2, same)], 5))
     assert any("collapsed to 1 distinct" in alarm for alarm in alarms(collapsed))
 
 

@@ -1,10 +1,13 @@
 """TensorBoard events: scalars of every record and images of the policy."""
 
+import resource
+
 import pytest
 import torch
 
 import particleaugment as pa
 from particleaugment.report.tensorboard import EventWriter
+from particleaugment.util.atomic import SaveError
 
 RECORD = {"kind": "epoch", "epoch": 3, "train_loss": 0.5, "test_loss": 0.6, "test_accuracy": 90.0, "learning_rate": 0.1}
 
@@ -33,3 +36,26 @@ def test_without_tensorboard_nothing_is_written(tmp_path, monkeypatch):
     writer.log_policy(1, pa.Identity(), None)
     writer.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_cannot_be_made_or_does_not_fit_is_named(tmp_path, monkeypatch):
+    pytest.importorskip("tensorboard")
+    record = RECORD | {"seconds": {}}
+
+    def no_inodes(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("particleaugment.util.atomic.os.open", no_inodes)
+        with pytest.raises(SaveError, match=r"tfevents\S+ cannot be written: No space left on device"):
+            EventWriter(tmp_path).log(record)
+    writer = EventWriter(tmp_path)
+    writer.log(record)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300, limits[1]))
+    try:
+        with pytest.raises(SaveError, match=r"tfevents\S+ cannot be written: (File too large|No space left)"):
+            writer.log(record)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    writer.close()

@@ -78,7 +78,7 @@ def test_what_is_not_there_or_not_ours(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"there is no .*model.safetensors; a run writes it when it ends"):
         pa.load_model(tmp_path)
     (tmp_path / "model.safetensors").write_text("nothing")
-    with pytest.raises(ValueError, match=r"model.safetensors cannot be read"):
+    with pytest.raises(ValueError, match=r"model.safetensors cannot be used"):
         pa.load_model(tmp_path)
     save_file({"weight": torch.zeros(2)}, tmp_path / "model.safetensors", {"model": "wrn-10-1"})
     with pytest.raises(ValueError, match=r"does not say its classes; load its weights into build_model"):

@@ -11,7 +11,7 @@ LABELS = torch.arange(48) % 3
 IMAGES = torch.randint(0, 120, (48, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 IMAGES[torch.arange(48), LABELS] += 100
 
-SEARCH_SETTINGS = set(inspect.signature(pa.ParticleAugment).parameters) - {"filter"}
+SEARCH_SETTINGS = set(inspect.signature(pa.ParticleAugment).parameters) - {"filter", "train_set"}
 
 cross_entropy = nn.CrossEntropyLoss(reduction="none")
 
@@ -21,16 +21,17 @@ def preprocess(images):
 
 
 def step(search, model, optimizer, **more):
-    """One filter step of a search on the toy data."""
-    return search.step(
-        model=model,
-        optimizer=optimizer,
-        dataset=(IMAGES, LABELS),
-        loss=cross_entropy,
-        preprocess=preprocess,
-        batch_size=12,
-        **more,
-    )
+    """Augment an image in the search's epoch, or in the next if that is over, and end it with a filter step."""
+    if search.epoch == 0 or search.epoch_ended:
+        search.begin_epoch(search.epoch + 1)
+    augment_one(search)
+    given = {"loss": cross_entropy, "preprocess": preprocess, "optimizer": optimizer, "batch_size": 12}
+    return search.step(model, **(given | more))
+
+
+def augment_one(search, images=IMAGES):
+    ids = search.training_set().ids[:1]
+    search.augment(images[ids], ids)
 
 
 def network():
@@ -44,10 +45,10 @@ def search_of(**settings):
     return search_by(pa.PaperFilter, **(defaults | settings))
 
 
-def search_by(kind, **settings):
+def search_by(kind, data=(IMAGES, LABELS), **settings):
     """A search by a filter of this class; settings of the filter and of the search together."""
     own = {name: settings.pop(name) for name in list(settings) if name in SEARCH_SETTINGS}
-    return pa.ParticleAugment(kind(**settings), **own)
+    return pa.ParticleAugment(data, filter=kind(**settings), **({"epochs": 10} | own))
 
 
 def indexed():

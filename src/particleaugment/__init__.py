@@ -18,6 +18,8 @@ from particleaugment.models.trained import TrainedModel, load_model
 from particleaugment.policies import (
     AutoAugment,
     Identity,
+    Mixture,
+    MixtureSchedule,
     ParticlePolicy,
     Policy,
     RandAugment,
@@ -28,6 +30,7 @@ from particleaugment.policies import (
 )
 from particleaugment.policies import from_dict as policy_from_dict
 from particleaugment.policies import load as load_policy
+from particleaugment.search.difficulty import DifficultyFilter
 from particleaugment.search.gap import GapFilter
 from particleaugment.search.paper import PaperFilter
 from particleaugment.search.search import ParticleAugment
@@ -44,11 +47,14 @@ __all__ = [
     "Augmented",
     "AutoAugment",
     "ColorJitter",
+    "DifficultyFilter",
     "GapFilter",
     "HorizontalFlip",
     "Identity",
     "ImageTransform",
     "IndexedDataset",
+    "Mixture",
+    "MixtureSchedule",
     "Normalize",
     "PadCrop",
     "PaperFilter",

@@ -7,7 +7,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, random_split
 
 import particleaugment as pa
-from particleaugment.data.samples import Samples
+from particleaugment.data.samples import Samples, classes_of
 
 COUNT = 12
 IMAGES = torch.randint(0, 256, (COUNT, 3, 6, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
@@ -158,13 +158,10 @@ TARGETS = {
 @pytest.mark.parametrize("name", TARGETS)
 def test_classes_of_targets_of_every_shape(name):
     targets, classes = TARGETS[name]
-    search = pa.ParticleAugment(pa.GapFilter(measure_size=6), epochs=10)
-    expected = search.training_ids(classes)
     for given in (targets, targets.numpy(), targets.tolist(), list(targets)):
-        assert torch.equal(pa.ParticleAugment(pa.GapFilter(measure_size=6), epochs=10).training_ids(given), expected)
+        assert torch.equal(classes_of(given), classes)
     for dataset in ((IMAGES, targets), Pictures(lambda i: (IMAGES[i], targets[i])), Pictures(None, targets=targets)):
         assert torch.equal(Samples(dataset).labels, classes)
-        search.check_held_out(Samples(dataset).labels)
     assert torch.equal(Samples((IMAGES, targets)).gather(torch.tensor([3]))[1], targets[3:4])
 
 
@@ -182,7 +179,7 @@ def test_classes_of_targets_of_every_shape(name):
 )
 def test_targets_without_classes(targets, error, message):
     with pytest.raises(error, match=message):
-        pa.ParticleAugment(epochs=10).training_ids(targets)
+        classes_of(targets)
 
 
 class Stream(IterableDataset):
@@ -247,22 +244,12 @@ class Files(Dataset):
         return torch.full((3, 4, 4), index, dtype=torch.uint8), self.numbers[index]
 
 
-def test_labels_that_a_search_was_told_are_not_read_again():
+def test_a_data_set_is_read_once_for_its_labels():
     labels = torch.arange(40) % 4
-    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 4))
-    given = {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "batch_size": 8}
-    given |= {"loss": torch.nn.CrossEntropyLoss(reduction="none"), "preprocess": lambda images: images / 255}
-
-    def step(dataset):
-        search = pa.ParticleAugment(pa.GapFilter(measure_size=8), epochs=3)
-        search.training_ids(labels)
-        search.set_epoch(1)
-        search.step(dataset=dataset, **given)
-
     files = Files(labels)
-    step(files)
-    assert files.reads == 8 + 8, "held-out samples, and as many that were trained on"
-    with pytest.raises(ValueError, match=r"sample \d+ of the data set has another class than training_ids was told"):
-        step(Files(labels.flip(0)))
-    with pytest.raises(ValueError, match="a data set of 39 samples, whose labels are not the 40"):
-        step(Files(labels[1:]))
+    samples = Samples(files)
+    for _ in range(2):
+        assert torch.equal(samples.labels, labels)
+    assert files.reads == 40
+    image, target = samples.item(3)
+    assert (int(image[0, 0, 0]), target) == (3, 3)

@@ -142,9 +142,8 @@ def filter_steps(ranks):
     """Two steps of the filter: the network comes back bit for bit, and every rank holds the same particles."""
     model = build_model("wrn-10-1", 10, SEED)
     trainee = trainee_of(ranks, model, batch=20)
-    search = ParticleAugment(
-        PaperFilter(num_particles=4, nonzero=2, clone_size=60, measure_size=20, clone_epochs=2, eta=4.0), seed=SEED
-    )
+    paper = PaperFilter(num_particles=4, nonzero=2, clone_size=60, measure_size=20, clone_epochs=2, eta=4.0)
+    search = ParticleAugment(trainee.samples, epochs=5, filter=paper, seed=SEED)
     trainee.optimizer.param_groups[0]["lr"] = 0.01
     trainee.train(search.policy, torch.arange(COUNT), 0, progress=silent)
 
@@ -153,7 +152,7 @@ def filter_steps(ranks):
         return fingerprint([*model.state_dict().values(), *momenta])
 
     before = everything()
-    records = [search.step_with(trainee, trainee.samples.labels) for _ in range(2)]
+    records = [search.step_with(trainee, epoch=epoch) for epoch in (1, 2)]
     state = fingerprint(search.state_tensors())
     deltas = [record.delta for record in records]
     updates = sum(record.skip_reason is None for record in records)

@@ -12,8 +12,8 @@ from particleaugment.filter import ParticleSet
 step_with = ParticleAugment.step_with
 
 
-def with_a_flipped_bit(self, *arguments):
-    record = step_with(self, *arguments)
+def with_a_flipped_bit(self, *arguments, **options):
+    record = step_with(self, *arguments, **options)
     particles = self.state.particles.particles
     particles.view(torch.int64)[0, 0] ^= 1
     self.state = replace(self.state, particles=ParticleSet(particles, self.state.particles.log_weights))

@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from loops import PER_RANK, of
 from torch import nn
 from torch.utils.data import DataLoader
-from toy import IMAGES, LABELS, indexed, network, preprocess, search_of
+from toy import IMAGES, network, preprocess, search_by, search_of
 
 import particleaugment as pa
 from particleaugment.integrations.lightning import ParticleAugmentCallback
@@ -49,7 +49,7 @@ class Module(lightning.LightningModule):
         ids = torch.cat([ids for epoch, ids, _ in self.batches if epoch == 4])
         found = {"steps": search.steps_taken, "state": of(search), "pixels": all(as_drawn), "ids": ids.tolist()}
         found |= {"network": fingerprint(self.parameters()), "epochs": len(schedule.steps)}
-        search.set_epoch(100 + self.global_rank)
+        search.augmentation.set_epoch(100 + self.global_rank)
         self.trainer.strategy.barrier()
         found["own epoch"] = search.epoch
         torch.save(found, f"{self.file}-{self.global_rank}.pt")
@@ -59,23 +59,22 @@ def fit(folder, name, strategy, search, checkpoint=None):
     keep = ModelCheckpoint(folder, filename="{epoch}", every_n_epochs=2, save_on_train_epoch_end=True, save_top_k=-1)
     settings = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False, "accelerator": "cpu"}
     settings |= {"enable_checkpointing": checkpoint is None, "default_root_dir": folder, "devices": 2}
-    callbacks = [ParticleAugmentCallback(search, dataset=indexed()), *([] if checkpoint else [keep])]
+    callbacks = [ParticleAugmentCallback(search), *([] if checkpoint else [keep])]
     trainer = lightning.Trainer(max_epochs=4, callbacks=callbacks, strategy=strategy, **settings)
     options = {} if checkpoint is None else {"ckpt_path": checkpoint, "weights_only": True}
-    trainer.fit(Module(search, folder / name), DataLoader(indexed(), PER_RANK), **options)
+    trainer.fit(Module(search, folder / name), DataLoader(search.training_set(), PER_RANK), **options)
 
 
 def launched(folder):
     """Four epochs, and again from the checkpoint after the second."""
     strategy = "ddp_find_unused_parameters_true"
-    fit(folder, "straight", strategy, search_of(start_value=0.9))
-    fit(folder, "resumed", strategy, search_of(start_value=0.9), folder / "epoch=1.ckpt")
+    fit(folder, "straight", strategy, search_of(start_value=0.9, epochs=4))
+    fit(folder, "resumed", strategy, search_of(start_value=0.9, epochs=4), folder / "epoch=1.ckpt")
 
 
 def spawned(folder):
     """The gap filter, in processes that Lightning starts, which begin with one memory."""
-    search = pa.ParticleAugment(pa.GapFilter(measure_size=12), epochs=4, seed=7)
-    search.training_ids(LABELS)
+    search = search_by(pa.GapFilter, measure_size=12, epochs=4, seed=7)
     fit(folder, "straight", "ddp_spawn_find_unused_parameters_true", search)
 
 

@@ -13,7 +13,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, DistributedSampler
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from toy import IMAGES, LABELS, Convolutional, cross_entropy, indexed, network, preprocess, search_of
+from toy import IMAGES, LABELS, Convolutional, cross_entropy, network, preprocess, search_by, search_of, step
 
 import particleaugment as pa
 from particleaugment.trainee import base
@@ -43,35 +43,25 @@ def exact_network():
 
 
 def filter_step(search, model, optimizer, world, **more):
-    return search.step(
-        model=model,
-        optimizer=optimizer,
-        dataset=(IMAGES, LABELS),
-        loss=cross_entropy,
-        preprocess=lambda images: preprocess(images).to(next(model.parameters()).dtype),
-        batch_size=2 * PER_RANK // world,
-        **more,
-    )
+    as_double = {"preprocess": lambda images: preprocess(images).to(next(model.parameters()).dtype)}
+    return step(search, model, optimizer, batch_size=2 * PER_RANK // world, **as_double, **more)
+
+
+def gap_search(**settings):
+    return search_by(pa.GapFilter, **({"measure_size": 11, "epochs": 5, "seed": 7} | settings))
 
 
 def measured(world, rank=0, wrap=lambda model: model):
     """What filter steps find on a given network, shared out or not; ranks differ in their statistics of batch norm."""
     found = {}
-    for name, search in {
-        "clone": search_of(),
-        "gap": pa.ParticleAugment(pa.GapFilter(measure_size=11), epochs=5, seed=7),
-    }.items():
-        search.training_ids(LABELS)
-        search.set_epoch(1)
+    for name, search in {"clone": search_of(), "gap": gap_search()}.items():
         model = exact_network()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
         record = filter_step(search, wrap(model), optimizer, world)
         found[name] = (record.delta, search.state.particles.particles)
-    search, model = pa.ParticleAugment(pa.GapFilter(measure_size=11), epochs=5, seed=7), network()
+    model = network()
     model[1].running_mean += 0.3 * rank
-    search.training_ids(LABELS)
-    search.set_epoch(1)
-    record = filter_step(search, wrap(model), torch.optim.SGD(model.parameters(), lr=0.05), world)
+    record = filter_step(gap_search(), wrap(model), torch.optim.SGD(model.parameters(), lr=0.05), world)
     found["statistics"] = (record.delta, record.gap, model[1].running_mean - 0.3 * rank)
     return found
 
@@ -83,9 +73,8 @@ def wrapped(model):
 
 def refusal(search, model, **more):
     """What is said of a step that cannot be taken together."""
-    given = {"loss": cross_entropy, "preprocess": preprocess, "dataset": (IMAGES, LABELS), "batch_size": PER_RANK}
     try:
-        search.step(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.05), **(given | more))
+        step(search, model, torch.optim.SGD(model.parameters(), lr=0.05), **({"batch_size": PER_RANK} | more))
     except (RankError, ValueError) as error:
         return str(error)
 
@@ -126,6 +115,38 @@ def shares_of_one():
     return [filter_step(search_of(clone_size=15), model, optimizer, 2)]
 
 
+def held_out_epochs(rank, world):
+    """The samples of each epoch on this rank, of a search that holds some out, with a sampler that is made once."""
+    search, found = gap_search(), {}
+    train = search.training_set()
+    sampler = DistributedSampler(train, world, rank, seed=3)
+    model = network()
+    for epoch in search.epochs():
+        sampler.set_epoch(epoch)
+        found[epoch] = [number for _, _, ids in DataLoader(train, PER_RANK, sampler=sampler) for number in ids.tolist()]
+        step(search, model, None)
+    return found, search.division.split[1].tolist(), of(search)
+
+
+def observed(rank):
+    """What a filter is told of the training loss, where each rank observes its own samples."""
+    told = []
+
+    class Listening(pa.GapFilter):
+        kind, needs_training_loss = "test-listening", True
+
+        def step(self, state, subject, *, epoch, epochs):
+            told.append(subject.training_loss)
+            return super().step(state, subject, epoch=epoch, epochs=epochs)
+
+    search = search_by(Listening, measure_size=12, epochs=5)
+    search.begin_epoch(1)
+    mine = search.training_set().ids[rank::2]
+    search.observe(mine, mine.double())
+    step(search, network(), None)
+    return told, float(search.training_set().ids.double().mean())
+
+
 def own(folder):
     """A loop of one's own with DistributedDataParallel."""
     dist.init_process_group("gloo")
@@ -133,12 +154,13 @@ def own(folder):
     model = network()
     parallel = nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    search = search_of()
-    sampler = DistributedSampler(indexed(), world, rank)
-    loader = DataLoader(indexed(), PER_RANK, sampler=sampler)
+    search = search_of(epochs=4)
+    train = search.training_set()
+    sampler = DistributedSampler(train, world, rank)
+    loader = DataLoader(train, PER_RANK, sampler=sampler)
     found = {"restored": [], "states": [], "networks": []}
     for epoch in range(1, 4):
-        search.set_epoch(epoch)
+        search.begin_epoch(epoch)
         sampler.set_epoch(epoch)
         for images, labels, ids in loader:
             optimizer.zero_grad()
@@ -150,6 +172,8 @@ def own(folder):
         found["restored"].append(before == everything(model, optimizer))
         found["states"].append(of(search))
         found["networks"].append(fingerprint(model.parameters()))
+    found["held out"] = held_out_epochs(rank, world)
+    found["observed"] = observed(rank)
     base.VALUES_PER_BATCH = 5 * IMAGES[0].numel()  # so that a rank has more batches to measure than another
     found["measured"] = measured(world, rank)
     found["measured wrapped"] = measured(world, rank, wrapped)
@@ -157,7 +181,7 @@ def own(folder):
     found["without ids"] = augment(IMAGES[:1].repeat(12, 1, 1, 1)).flatten(1).double().mean(1).tolist()
     found["other seeds"] = refusal(search_of(seed=rank), model)
     found["other batches"] = refusal(search_of(), model, batch_size=6 - rank)
-    found["other data"] = refusal(search_of(), model, dataset=(IMAGES[: 48 - rank], LABELS[: 48 - rank]))
+    found["other data"] = refusal(search_of(data=(IMAGES[: 48 - rank], LABELS[: 48 - rank])), model)
     found["shards"] = refusal(search_of(), fully_shard(network()))
     found["another head"] = another_head(rank)
     found["shares of one"] = [record.d0 for record in shares_of_one()]
@@ -179,11 +203,11 @@ def transformers(folder):
     found = {}
     for name, start in {"straight": None, "resumed": str(folder / "out" / "checkpoint-8")}.items():
         set_seed(1)
-        search = search_of()
+        search = search_of(epochs=4)
         trainer = Trainer(
             model=Convolutional(),
             args=TrainingArguments(str(folder / "out"), **settings),
-            train_dataset=indexed(),
+            train_dataset=search.training_set(),
             data_collator=AugmentCollator(search, preprocess),
             callbacks=[ParticleAugmentCallback(search, preprocess)],
         )

@@ -70,6 +70,21 @@ def test_a_share_of_one_image_does_not_stop_batch_norm(own):
     assert all(math.isfinite(d0) for d0 in first)
 
 
+def test_a_sampler_that_is_made_once_gives_each_rank_its_samples_in_every_epoch(own):
+    (first, unseen, state), (second, _, other_state) = (found["held out"] for found in own)
+    assert state == other_state
+    for epoch in (1, 2, 3, 4, 5):
+        together = set(first[epoch] + second[epoch])
+        assert len(together) == 37
+        assert len(first[epoch]) == len(second[epoch]) == 19
+        assert bool(together & set(unseen)) == (epoch == 5), "the last fifth alone trains on them"
+
+
+def test_losses_that_ranks_observe_are_averaged_over_all(own):
+    for told, expected in (found["observed"] for found in own):
+        assert told == [pytest.approx(expected, rel=1e-12)]
+
+
 def test_images_without_ids_are_drawn_apart(own):
     first, second = (found["without ids"] for found in own)
     assert len(set(first)) > 6

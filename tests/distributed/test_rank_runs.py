@@ -45,7 +45,7 @@ def wait_for_new_workers(process, old):
 def test_one_rank_speaks_and_writes(undisturbed):
     path, output = undisturbed
     said = output.splitlines()
-    assert said[0].startswith("digits: wrn-10-1 on digits, 3 epochs, policy particles; ")
+    assert said[0].startswith("digits: wrn-10-1 on digits, 3 epochs, filter paper; ")
     assert "step by step, DistributedDataParallel on 2 ranks" in said[0]
     assert [line.split()[1] for line in said if line.startswith("epoch ")] == ["1/3", "2/3", "3/3"]
     found = records(path)
@@ -100,6 +100,28 @@ def test_a_rank_that_computes_wrongly_stops_the_run(tmp_path):
     assert errors.count(message) == errors.count("particleaugment: ") == 1
     assert [record["kind"] for record in records(path)] == ["epoch"]
     assert not (path / "policy.json").exists()
+
+
+def unlike(what, path):
+    assignments = [part for setting in SETTINGS for part in ("--set", setting)]
+    assignments += ["--set", "filter=paper", "--checkpoint-seconds", "0"]
+    process = torchrun(HERE / "unlike.py", what, "train", *assignments, "--out", path)
+    with ending(process):
+        return end(process)
+
+
+def test_ranks_with_other_data_do_not_start(tmp_path):
+    code, _, errors = unlike("data", tmp_path / "run")
+    assert code == 1
+    message = "the data of rank 1 are not those of rank 0: classes, labels, files or images differ"
+    assert errors.count(message) == errors.count("particleaugment: ") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_seed_is_that_of_rank_0(undisturbed, tmp_path):
+    code, _, _ = unlike("seed", tmp_path / "run")
+    assert code == 0
+    assert result(tmp_path / "run") == result(undisturbed[0])
 
 
 def test_an_error_before_long_work_appears_once(tmp_path):

@@ -181,10 +181,28 @@ def test_uniforms_and_normals_are_the_same_bits():
 
 @pytest.mark.parametrize(
     "policy",
-    [pa.RandAugment(n=3, m=9, m_std=0.7), pa.AutoAugment("imagenet"), pa.TrivialAugment()],
+    [pa.RandAugment(n=3, m=9, m_std=0.7), pa.AutoAugment("imagenet"), pa.TrivialAugment(), pa.Mixture((1.0, 0.4), 0.7)],
     ids=lambda p: p.kind,
 )
 def test_policies_draw_the_same_program(policy):
     ids = torch.arange(3000)
     epoch = torch.tensor(4, device="cuda")
     assert policy.sample(ids, 4, 2).equal(policy.sample(ids.cuda(), epoch, 2).to("cpu"))
+
+
+def test_a_program_that_leaves_a_busy_gpu_is_whole():
+    policy, ids = pa.RandAugment(n=3, m=9, m_std=0.7), torch.arange(3000)
+    expected = policy.sample(ids, 4, 2)
+    policy.sample(ids.cuda(), 4, 2)
+    torch.cuda.synchronize()
+    torch.cuda._sleep(500_000_000)  # the copy must wait for this
+    assert policy.sample(ids.cuda(), 4, 2).to("cpu").equal(expected)
+
+
+def test_ids_from_a_busy_gpu_augment_images_on_the_cpu():
+    generator = torch.Generator().manual_seed(8)
+    images = torch.randint(0, 256, (64, 3, 32, 32), dtype=torch.uint8, generator=generator)
+    augment = pa.Augment(pa.TrivialAugment(), seed=0)
+    expected = augment(images, torch.arange(64))
+    torch.cuda._sleep(500_000_000)
+    assert torch.equal(augment(images, torch.arange(64, device="cuda").clone()), expected)

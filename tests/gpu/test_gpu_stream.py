@@ -109,7 +109,7 @@ def test_batches_arrive_whole_while_the_device_is_busy(folder):
 
 
 def test_a_compiled_step_trains(folder):
-    assignments = [f"data_dir={folder}", "device=cuda", *TINY, "precision=bf16"]
+    assignments = [f"data_dir={folder}", "device=cuda", *TINY, "precision=bf16", "compile=true"]
     said = []
     parts = build(get_recipe("imagenet-resnet50").override(["filter=paper", *assignments]), said.append)
     parts.model.train()

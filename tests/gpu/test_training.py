@@ -249,6 +249,7 @@ import particleaugment as pa
 from particleaugment.data import ImageData
 from particleaugment.training import build as building
 from particleaugment.training.config import Config
+from particleaugment.training.override import override
 
 count = 800_000
 images, labels = torch.zeros(count, 3, 32, 32, dtype=torch.uint8), torch.arange(count) % 10
@@ -257,7 +258,7 @@ data = ImageData(
     classes=tuple("abcdefghij"), mean=(0.5,) * 3, std=(0.5,) * 3,
 )
 building.load_data = lambda *_, **__: data
-config = Config(recipe="large", device="cuda", model="wrn-10-1")
+config = override(Config(recipe="large"), ["device=cuda", "model=wrn-10-1"])
 parts = building.build(config, print)
 print("with room:", parts.chosen)
 del parts
@@ -293,7 +294,7 @@ def test_the_benchmark_measures_throughput_and_the_augmentations_share(tmp_path)
     for row in (*small_rows((128,), bandwidth, 0), *large_rows((64,), bandwidth, 0)):
         assert 0 < row["low"] <= row["images_per_second"] <= row["high"]
         assert 0 < row["floor_microseconds"] < row["microseconds"]
-    config = Config(recipe="mine", device="cuda", precision="bf16", policy="randaugment-n3-m4")
+    config = override(Config(recipe="mine"), ["device=cuda", "precision=bf16", "policy=randaugment-n3-m4"])
     share = augmentation_share(config, load_digits(), train_seconds=1.0)
     assert share["step_microseconds"] == pytest.approx(1e6 / (1437 / 128), rel=1e-3)
     assert 0 < share["share_of_step"] < 1

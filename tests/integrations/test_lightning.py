@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import DataLoader
 from toy import IMAGES, LABELS, indexed, network, preprocess, search_of
 
 import particleaugment as pa
@@ -47,20 +47,27 @@ class Module(lightning.LightningModule):
         return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)]
 
 
-def trainer_of(folder, callback, epochs=3, **settings):
+def searching(**settings):
+    """A search of three epochs, or of so many."""
+    return search_of(**({"epochs": 3} | settings))
+
+
+def trainer_of(folder, callback, epochs=None, **settings):
+    if epochs is None:
+        epochs = callback.search.num_epochs if isinstance(callback, ParticleAugmentCallback) else 3
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False, "accelerator": "cpu"}
     quiet |= {"enable_checkpointing": False}
     callbacks = [callback, *settings.pop("callbacks", [])]
     return lightning.Trainer(max_epochs=epochs, callbacks=callbacks, default_root_dir=folder, **(quiet | settings))
 
 
-def loader(**settings):
-    return DataLoader(indexed(), batch_size=12, **settings)
+def loader(search=None, **settings):
+    return DataLoader(search.training_set() if search else indexed(), batch_size=12, **settings)
 
 
 def test_training_batches_are_augmented_and_validation_batches_are_not(tmp_path):
-    search, module = search_of(start_value=0.9), Module()
-    trainer_of(tmp_path, ParticleAugmentCallback(search)).fit(module, loader(), loader())
+    search, module = searching(start_value=0.9), Module()
+    trainer_of(tmp_path, ParticleAugmentCallback(search)).fit(module, loader(search), loader())
     assert search.steps_taken == 2, "after the first epoch and after the second, not after the last"
     schedule = search.schedule(3)
     assert [step.from_epoch for step in schedule.steps] == [1, 2, 3]
@@ -74,16 +81,28 @@ def test_training_batches_are_augmented_and_validation_batches_are_not(tmp_path)
     assert all(torch.equal(images, IMAGES[12 * (i % 4) :][:12]) for i, images in enumerate(module.validated[-4:]))
 
 
-def test_a_search_by_the_gap_trains_on_what_is_not_held_out(tmp_path):
-    search, module = pa.ParticleAugment(pa.GapFilter(measure_size=12), epochs=3, seed=7), Module()
-    kept = search.training_ids(LABELS)
-    train = DataLoader(Subset(indexed(), kept.tolist()), batch_size=12)
-    with pytest.raises(ValueError, match="a data set of 36 samples, whose labels are not the 48"):
-        trainer_of(tmp_path, ParticleAugmentCallback(search)).fit(module, train)
+def test_a_search_that_holds_samples_out(tmp_path):
+    search, module = pa.ParticleAugment((IMAGES, LABELS), epochs=5, filter=pa.GapFilter(measure_size=12)), Module()
+    with pytest.raises(ValueError, match=r"sample \d+ is held out for measuring .* loader of search.training_set"):
+        trainer_of(tmp_path, ParticleAugmentCallback(search)).fit(module, loader())
+    assert search.steps_taken == 0
+    search, module = pa.ParticleAugment((IMAGES, LABELS), epochs=5, filter=pa.GapFilter(measure_size=12)), Module()
+    trainer_of(tmp_path, ParticleAugmentCallback(search)).fit(module, loader(search, shuffle=True))
+    assert search.steps_taken == 4
+    unseen = set(search.division.split[1].tolist())
+    seen = {epoch: {int(i) for e, _, ids in module.seen if e == epoch for i in ids} for epoch in range(1, 6)}
+    assert [len(unseen & seen[epoch]) for epoch in (1, 2, 3, 4)] == [0] * 4
+    assert unseen & seen[5], "they join in the last fifth"
+    assert len(module.seen) == 5 * 3
+
+
+@pytest.mark.parametrize("max_epochs", [2, 4])
+def test_a_trainer_of_another_length_is_refused(tmp_path, max_epochs):
+    callback, module = ParticleAugmentCallback(searching()), Module()
+    message = f"the Trainer trains for {max_epochs} epochs, and the search was made for 3; give both the same number"
+    with pytest.raises(ValueError, match=message):
+        trainer_of(tmp_path, callback, max_epochs).fit(module, loader(callback.search))
     assert module.seen == [], "refused before anything is trained"
-    trainer_of(tmp_path, ParticleAugmentCallback(search, dataset=indexed())).fit(module, train)
-    assert search.steps_taken == 2
-    assert torch.cat([ids for epoch, _, ids in module.seen if epoch == 3]).tolist() == kept.tolist()
 
 
 def test_the_clone_trains_at_the_next_epochs_rate(tmp_path):
@@ -95,22 +114,20 @@ def test_the_clone_trains_at_the_next_epochs_rate(tmp_path):
             super().on_train_epoch_start(trainer, pl_module)
 
     module = Module()
-    trainer_of(tmp_path, Spy(search_of())).fit(module, loader())
+    trainer_of(tmp_path, Spy(searching())).fit(module, loader())
     assert Spy.rates == pytest.approx([0.05, 0.025, 0.0125])
     assert module.rates[::4] == pytest.approx(Spy.rates)
 
 
 def test_a_resumed_run_is_the_straight_run(tmp_path):
-    straight, module = search_of(), Module()
-    trainer_of(tmp_path, ParticleAugmentCallback(straight), epochs=4).fit(module, loader())
-
-    keep = ModelCheckpoint(tmp_path, filename="kept", every_n_epochs=2, save_on_train_epoch_end=True)
+    straight, module = searching(epochs=4), Module()
+    keep = ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1, save_on_train_epoch_end=True)
     saving = {"callbacks": [keep], "enable_checkpointing": True}
-    trainer_of(tmp_path, ParticleAugmentCallback(search_of()), epochs=2, **saving).fit(Module(), loader())
+    trainer_of(tmp_path, ParticleAugmentCallback(straight), **saving).fit(module, loader())
 
-    resumed, other = search_of(), Module()
-    trainer_of(tmp_path, ParticleAugmentCallback(resumed), epochs=4).fit(
-        other, loader(), ckpt_path=tmp_path / "kept.ckpt", weights_only=True
+    resumed, other = searching(epochs=4), Module()
+    trainer_of(tmp_path, ParticleAugmentCallback(resumed)).fit(
+        other, loader(), ckpt_path=tmp_path / "epoch=1.ckpt", weights_only=True
     )
     assert resumed.steps_taken == straight.steps_taken == 3
     assert resumed.state == straight.state
@@ -121,13 +138,13 @@ def test_a_resumed_run_is_the_straight_run(tmp_path):
 def test_a_run_resumed_within_an_epoch_takes_each_step_once(tmp_path):
     keep = ModelCheckpoint(tmp_path, filename="kept", every_n_train_steps=6)
     saving = {"callbacks": [keep], "enable_checkpointing": True, "max_steps": 6}
-    first = search_of()
-    trainer_of(tmp_path, ParticleAugmentCallback(first), epochs=4, **saving).fit(Module(), loader())
+    first = searching(epochs=4)
+    trainer_of(tmp_path, ParticleAugmentCallback(first), **saving).fit(Module(), loader())
     assert first.steps_taken == 1
 
     # Lightning starts the epoch's batches anew, so the networks differ from a straight run's; the steps do not repeat.
-    resumed = search_of()
-    trainer = trainer_of(tmp_path, ParticleAugmentCallback(resumed), epochs=4)
+    resumed = searching(epochs=4)
+    trainer = trainer_of(tmp_path, ParticleAugmentCallback(resumed))
     trainer.fit(Module(), loader(), ckpt_path=tmp_path / "kept.ckpt")
     assert resumed.steps_taken == 3
     assert [step.from_epoch for step in resumed.schedule(4).steps] == [1, 2, 3, 4]
@@ -149,7 +166,7 @@ def test_metrics_and_figures_are_logged(tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    search, board = search_of(), Board()
+    search, board = searching(), Board()
     loggers = [TensorBoardLogger(tmp_path, "board"), CSVLogger(tmp_path, "csv"), board]
     trainer = trainer_of(tmp_path, ParticleAugmentCallback(search), logger=loggers, log_every_n_steps=1)
     trainer.fit(Module(), loader())
@@ -164,7 +181,7 @@ def test_metrics_and_figures_are_logged(tmp_path):
 
 
 def test_precision_accumulation_and_clipping(tmp_path):
-    search = search_of()
+    search = searching()
     settings = {"precision": "bf16-mixed", "accumulate_grad_batches": 2, "gradient_clip_val": 0.5}
     module = Module()
     trainer_of(tmp_path, ParticleAugmentCallback(search), **settings).fit(module, loader())
@@ -172,23 +189,35 @@ def test_precision_accumulation_and_clipping(tmp_path):
     assert all(parameter.isfinite().all() for parameter in module.parameters())
 
 
-def test_dicts_and_batches_without_ids(tmp_path):
+def test_dicts(tmp_path):
     def collate(items):
         images, labels, ids = zip(*items)
         return {"x": torch.stack(images), "y": torch.tensor(labels), "id": torch.tensor(ids)}
 
-    search, module = search_of(start_value=0.9), Module()
-    callback = ParticleAugmentCallback(search, image_key="x", id_key=None)
-    trainer_of(tmp_path, callback, epochs=1).fit(module, loader(collate_fn=collate))
-    assert search.augmentation.counter == 48
+    search, module = searching(epochs=1, start_value=0.9), Module()
+    callback = ParticleAugmentCallback(search, image_key="x", id_key="id")
+    trainer_of(tmp_path, callback).fit(module, loader(search, collate_fn=collate))
     assert not torch.equal(module.seen[0][1], IMAGES[:12])
 
 
-def test_a_data_set_that_augments_already(tmp_path):
-    search, module = search_of(start_value=0.9), Module()
-    trainer_of(tmp_path, ParticleAugmentCallback(search, image_key=None), epochs=2).fit(module, loader())
-    assert torch.equal(module.seen[0][1], IMAGES[:12])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_data_set_that_augments_already(tmp_path, workers):
+    search, module = searching(epochs=2, start_value=0.9), Module()
+    train = search.training_set(transform=pa.ImageTransform(search))
+    options = {"num_workers": workers, "persistent_workers": workers > 0}
+    data = DataLoader(train, batch_size=12, **options)
+    trainer_of(tmp_path, ParticleAugmentCallback(search, image_key=None)).fit(module, data)
+    for epoch, images, ids in module.seen:
+        program = search.schedule().at(epoch).sample(ids, epoch, 7, (8, 8))
+        assert torch.equal(images, pa.apply(IMAGES[ids], program))
     assert search.steps_taken == 1
+
+
+def test_batches_that_nothing_augments_are_noticed(tmp_path):
+    search = searching()
+    trainer = trainer_of(tmp_path, ParticleAugmentCallback(search, image_key=None))
+    with pytest.raises(ValueError, match="no image was augmented in epoch 1"):
+        trainer.fit(Module(), loader(search))
 
 
 class Manual(Module):
@@ -202,29 +231,27 @@ class Manual(Module):
     [
         ({}, Manual, {}, {}, "the callback needs automatic optimization"),
         ({}, Module, {}, {"gradient_clip_val": 1.0, "gradient_clip_algorithm": "value"}, "clipped by norm only"),
-        ({"id_key": 3}, Module, {}, {}, "no images under 0 or no ids under 3; wrap the data set in pa.IndexedDataset"),
+        ({"id_key": 3}, Module, {}, {}, "no images under 0 or no ids under 3; load search.training_set"),
+        ({"id_key": None}, Module, {}, {}, "a search augments samples by their ids"),
         ({}, Module, {"collate_fn": tuple}, {}, "a batch must be a list or a dict, to be augmented in place"),
     ],
 )
 def test_what_does_not_suit_is_refused(tmp_path, callback, module, data, settings, message):
-    trainer = trainer_of(tmp_path, ParticleAugmentCallback(search_of(), **callback), **settings)
+    trainer = trainer_of(tmp_path, ParticleAugmentCallback(searching(), **callback), **settings)
     with pytest.raises((ValueError, TypeError), match=message):
         trainer.fit(module(), loader(**data))
 
 
-def test_several_loaders_need_a_data_set(tmp_path):
+def test_several_loaders(tmp_path):
     class Several(Module):
         def training_step(self, batch, number):
             return super().training_step(batch["first"], number)
 
-    def loaders():
-        return {"first": loader(), "second": loader()}
-
-    keys = {"image_key": None}
-    with pytest.raises(ValueError, match="the training loader, a dict, has no one data set; give the callback one"):
-        trainer_of(tmp_path, ParticleAugmentCallback(search_of(), **keys)).fit(Several(), loaders())
-    search = search_of()
-    trainer_of(tmp_path, ParticleAugmentCallback(search, dataset=indexed(), **keys)).fit(Several(), loaders())
+    search = searching()
+    first = DataLoader(search.training_set(transform=pa.ImageTransform(search)), batch_size=12)
+    loaders = {"first": first, "second": loader()}
+    callback = ParticleAugmentCallback(search, image_key=None, batch_size=12)
+    trainer_of(tmp_path, callback).fit(Several(), loaders)
     assert search.steps_taken == 2
 
 
@@ -248,7 +275,7 @@ def test_a_checkpoint_of_another_search_is_refused():
 
 
 def test_a_recorded_schedule_is_replayed(tmp_path):
-    searched, module = search_of(start_value=0.9), Module()
+    searched, module = searching(start_value=0.9), Module()
     trainer_of(tmp_path, ParticleAugmentCallback(searched)).fit(module, loader())
     replayed, other = pa.Augment(searched.schedule(3), seed=7), Module()
     trainer_of(tmp_path, AugmentCallback(replayed)).fit(other, loader())

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from torch.utils.data import DataLoader
-from toy import indexed, preprocess, search_of
+from toy import preprocess, search_of
 
 import particleaugment as pa
 from particleaugment.core import semantics
@@ -68,8 +68,8 @@ def test_auto_strings(text):
 @pytest.mark.parametrize("mode", ["batch", "pair", "elem"])
 def test_mixup_comes_after_us(mode):
     search, mixup = search_of(), Mixup(mixup_alpha=0.2, cutmix_alpha=1.0, mode=mode, num_classes=3)
-    search.set_epoch(1)
-    for images, labels, ids in DataLoader(indexed(), batch_size=12):
+    search.begin_epoch(1)
+    for images, labels, ids in DataLoader(search.training_set(), batch_size=12):
         augmented = preprocess(search.augment(images, ids))
         mixed, soft = mixup(augmented.clone(), labels)
         assert mixed.shape == augmented.shape

@@ -6,7 +6,7 @@ import pytest
 import torch
 from PIL import Image
 from torch.utils.data import DataLoader, default_collate
-from toy import IMAGES, indexed, preprocess, search_of
+from toy import IMAGES, preprocess, search_of
 
 import particleaugment as pa
 
@@ -51,10 +51,10 @@ def test_ours_between_theirs_is_exactly_ours():
 @pytest.mark.parametrize("mix", [v2.CutMix(num_classes=3), v2.MixUp(num_classes=3)], ids=["CutMix", "MixUp"])
 def test_cutmix_and_mixup_come_after_us(mix):
     search = search_of()
-    search.set_epoch(1)
+    search.begin_epoch(1)
     torch.manual_seed(0)
     changed = 0
-    for images, labels, ids in DataLoader(indexed(), batch_size=12, collate_fn=default_collate):
+    for images, labels, ids in DataLoader(search.training_set(), batch_size=12, collate_fn=default_collate):
         augmented = preprocess(search.augment(images, ids))
         mixed, soft = mix(augmented.clone(), labels)
         assert mixed.shape == augmented.shape

@@ -40,13 +40,19 @@ def vit():
     return ViTForImageClassification(config)
 
 
-def trainer_of(folder, search, epochs=3, callback=None, model=None, **settings):
+def searching(**settings):
+    """A search of three epochs, or of so many."""
+    return search_of(**({"epochs": 3} | settings))
+
+
+def trainer_of(folder, search, callback=None, model=None, **settings):
+    epochs = getattr(search, "num_epochs", 3)
     defaults = {"save_strategy": "epoch", "per_device_train_batch_size": 12, "learning_rate": 5e-3, "use_cpu": True}
     defaults |= {"report_to": "none", "disable_tqdm": True, "num_train_epochs": epochs, "logging_strategy": "no"}
     return Trainer(
         model=model or vit(),
         args=TrainingArguments(str(folder), **(defaults | settings)),
-        train_dataset=indexed(),
+        train_dataset=search.training_set() if isinstance(search, pa.ParticleAugment) else indexed(),
         eval_dataset=list(zip(IMAGES, LABELS)),
         data_collator=AugmentCollator(search, preprocess),
         callbacks=[callback or ParticleAugmentCallback(search, preprocess)],
@@ -58,7 +64,7 @@ def trainer_of(folder, search, epochs=3, callback=None, model=None, **settings):
 
 def test_samples_with_ids_are_augmented_and_others_are_not():
     search = search_of(start_value=0.9)
-    search.set_epoch(2)
+    search.begin_epoch(1)
     collate = AugmentCollator(search, preprocess)
     ids = torch.tensor([5, 0, 40])
     batch = collate([indexed()[i] for i in ids.tolist()])
@@ -91,8 +97,8 @@ def test_what_the_collator_refuses():
 
 
 def test_a_vit_trains_and_the_policy_moves(tmp_path):
-    search = search_of()
-    trainer = trainer_of(tmp_path, search, epochs=4, eval_strategy="epoch")
+    search = searching(epochs=4)
+    trainer = trainer_of(tmp_path, search, eval_strategy="epoch")
     start = trainer.evaluate()["eval_loss"]
     trainer.train()
     assert search.steps_taken == 3
@@ -105,12 +111,12 @@ def test_a_vit_trains_and_the_policy_moves(tmp_path):
 
 def test_a_resumed_run_is_the_straight_run(tmp_path):
     set_seed(1)
-    straight = search_of()
-    trainer = trainer_of(tmp_path / "straight", straight, epochs=4, model=Convolutional())
+    straight = searching(epochs=4)
+    trainer = trainer_of(tmp_path / "straight", straight, model=Convolutional())
     trainer.train()
 
-    resumed = search_of()
-    again = trainer_of(tmp_path / "resumed", resumed, epochs=4, model=Convolutional())
+    resumed = searching(epochs=4)
+    again = trainer_of(tmp_path / "resumed", resumed, model=Convolutional())
     shutil.copytree(tmp_path / "straight" / "checkpoint-8", tmp_path / "resumed" / "checkpoint-8")
     again.train(resume_from_checkpoint=str(tmp_path / "resumed" / "checkpoint-8"))
     assert resumed.steps_taken == straight.steps_taken == 3
@@ -118,13 +124,13 @@ def test_a_resumed_run_is_the_straight_run(tmp_path):
     torch.testing.assert_close(again.model.state_dict(), trainer.model.state_dict(), rtol=0, atol=0)
 
     # A checkpoint elsewhere is loaded by hand; one without our file is refused.
-    elsewhere = search_of()
+    elsewhere = searching(epochs=4)
     callback = ParticleAugmentCallback(elsewhere, preprocess)
     callback.load(tmp_path / "straight" / "checkpoint-12")
     assert elsewhere.steps_taken == 2
     (tmp_path / "resumed" / "checkpoint-8" / "particleaugment.pt").unlink()
     with pytest.raises(FileNotFoundError, match=r"the checkpoint has no .*particleaugment.pt; resume from one that"):
-        trainer_of(tmp_path / "resumed", search_of(), model=Convolutional()).train(
+        trainer_of(tmp_path / "resumed", searching(epochs=4), model=Convolutional()).train(
             resume_from_checkpoint=str(tmp_path / "resumed" / "checkpoint-8")
         )
 
@@ -136,7 +142,7 @@ def test_precision_accumulation_workers_and_a_logger(tmp_path):
         def log(self, values, step):
             logged.append((step, values))
 
-    search = search_of()
+    search = searching()
     callback = ParticleAugmentCallback(search, preprocess, logger=SearchLogger(Target()), batch_size=8)
     settings = {"bf16": True, "gradient_accumulation_steps": 2, "save_strategy": "no"}
     settings |= {"dataloader_num_workers": 1, "dataloader_persistent_workers": True}
@@ -147,8 +153,13 @@ def test_precision_accumulation_workers_and_a_logger(tmp_path):
 
 
 def test_the_clone_trains_with_the_loaders_batch(tmp_path, monkeypatch):
-    search, batches, take = search_of(), [], pa.ParticleAugment.step
-    monkeypatch.setattr(search, "step", lambda **given: [batches.append(given["batch_size"]), take(search, **given)][1])
+    search, batches, take = searching(), [], pa.ParticleAugment.step
+
+    def step(model, **given):
+        batches.append(given["batch_size"])
+        return take(search, model, **given)
+
+    monkeypatch.setattr(search, "step", step)
     trainer_of(tmp_path, search, save_strategy="no").train()
     assert batches == [12, 12]
 
@@ -159,8 +170,36 @@ def test_networks_in_shards_are_refused(settings):
         ParticleAugmentCallback(search_of(), preprocess).on_train_begin(SimpleNamespace(**settings), None, None)
 
 
+def test_a_search_that_holds_samples_out(tmp_path):
+    search = pa.ParticleAugment((IMAGES, LABELS), epochs=5, filter=pa.GapFilter(measure_size=12), seed=7)
+    seen, collate = [], AugmentCollator(search, preprocess)
+
+    def noting(items):
+        seen.extend((search.epoch, item[2]) for item in items)
+        return collate(items)
+
+    trainer = trainer_of(tmp_path, search, save_strategy="no")
+    trainer.data_collator = noting
+    trainer.train()
+    assert search.steps_taken == 4
+    assert trainer.state.global_step == 5 * 3, "the length of an epoch, which the Trainer reads once, does not change"
+    unseen = set(search.division.split[1].tolist())
+    assert {epoch for epoch, number in seen if number in unseen} == {5}
+    search = pa.ParticleAugment((IMAGES, LABELS), epochs=5, filter=pa.GapFilter(measure_size=12), seed=7)
+    trainer = trainer_of(tmp_path, search, save_strategy="no")
+    trainer.train_dataset = indexed()
+    with pytest.raises(ValueError, match=r"sample \d+ is held out for measuring .* loader of search.training_set"):
+        trainer.train()
+
+
+def test_a_trainer_of_another_length_is_refused(tmp_path):
+    trainer = trainer_of(tmp_path, searching(), num_train_epochs=2)
+    with pytest.raises(ValueError, match="the Trainer trains for 2 epochs, and the search was made for 3"):
+        trainer.train()
+
+
 def test_a_recorded_schedule_is_replayed(tmp_path):
-    searched = search_of(start_value=0.9)
+    searched = searching(start_value=0.9)
     set_seed(1)
     first = trainer_of(tmp_path, searched, model=Convolutional(), save_strategy="no")
     first.train()
@@ -176,32 +215,33 @@ def test_a_recorded_schedule_is_replayed(tmp_path):
 
 
 def test_accelerate_keeps_a_search_in_its_checkpoints(tmp_path):
-    def run(search, epochs, accelerator, model, optimizer, loader):
-        for epoch in epochs:
-            search.set_epoch(epoch)
+    def run(search, last, accelerator, model, optimizer, loader):
+        for epoch in search.epochs():
             for images, labels, ids in loader:
                 loss = cross_entropy(model(preprocess(search.augment(images, ids))), labels).mean()
                 accelerator.backward(loss)
                 optimizer.step()
                 optimizer.zero_grad()
             step(search, model, optimizer)
+            if epoch == last:
+                return
 
     def parts(search):
         accelerator, model = Accelerator(cpu=True), network()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-        loader = DataLoader(indexed(), batch_size=12)
+        loader = DataLoader(search.training_set(), batch_size=12)
         accelerator.register_for_checkpointing(search)
         return accelerator, *accelerator.prepare(model, optimizer, loader)
 
     straight = search_of()
-    run(straight, (1, 2), *(made := parts(straight)))
+    run(straight, 2, *(made := parts(straight)))
     made[0].save_state(tmp_path)
-    run(straight, (3,), *made)
+    run(straight, 3, *made)
 
     resumed = search_of()
     others = parts(resumed)
     others[0].load_state(tmp_path)
     assert resumed.steps_taken == 2
-    run(resumed, (3,), *others)
+    run(resumed, 3, *others)
     assert resumed.state == straight.state
     torch.testing.assert_close(others[1].state_dict(), made[1].state_dict(), rtol=0, atol=0)

@@ -38,5 +38,5 @@ def test_an_unknown_model_is_named_with_its_nearest(name, hint):
 def test_models_that_recipes_use_are_listed_with_the_patterns():
     lines = CliRunner().invoke(app, ["list"]).output.splitlines()
     shown = " ".join(lines[lines.index("Models (--set model=NAME)") + 1 :]).replace(",", " ").split()
-    assert {make().model for make in RECIPES.values()} <= set(shown)
+    assert {make().config.model for make in RECIPES.values()} <= set(shown)
     assert set(PATTERNS) <= set(shown)

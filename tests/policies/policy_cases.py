@@ -51,6 +51,8 @@ POLICIES = {
     "particles": particle_policy(),
     "particles-shuffled": particle_policy(order="random", resample="random", semantics="timm", m=7),
     "schedule": schedule(),
+    "mixture": pa.Mixture(slots=(1.0, 0.4, 0.1), level=0.7),
+    "mixture-schedule": pa.MixtureSchedule(((1, 0.0, (0.0, 0.0)), (3, 0.5, (1.0, 0.25))), epochs=6),
 }
 every_policy = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES.keys())
 

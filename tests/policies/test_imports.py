@@ -244,13 +244,13 @@ def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(ValueError, match="is not a text file"):
         import_policy(tmp_path / "binary.py", "dada")
     with open(tmp_path / "large.py", "wb") as file:
-        file.truncate(11_000_000)
-    with pytest.raises(ValueError, match="cannot be read: it is larger than 10 MiB, the most that such a file may"):
+        file.truncate(2_000_000)
+    with pytest.raises(ValueError, match="cannot be read: it is larger than 1 MiB, the most that such a file may"):
         import_policy(tmp_path / "large.py", "dada")
     with pytest.raises(ValueError, match="cannot be read: Is a directory"):
         import_policy(tmp_path, "dada")
     os.mkfifo(tmp_path / "pipe.py")
-    with pytest.raises(ValueError, match="cannot be read: it is a pipe or device, not a file"):
+    with pytest.raises(ValueError, match="cannot be read: it is a pipe or a device, not a file"):
         import_policy(tmp_path / "pipe.py", "dada")
 
 

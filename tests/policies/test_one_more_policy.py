@@ -17,6 +17,7 @@ from particleaugment.report.loggers import heat_map
 from particleaugment.report.metrics import history
 from particleaugment.report.summary import leading_ops
 from particleaugment.training.config import Config
+from particleaugment.training.settings import TrainingSettings
 
 OPS = ("Rotate", "Color", "Posterize")
 
@@ -36,7 +37,7 @@ def mixture(kinds):
         gates: Tensor = field(repr=False)
         levels: Tensor = field(repr=False)
 
-        kind: ClassVar[str] = "mixture"
+        kind: ClassVar[str] = "mine"
         learned: ClassVar[bool] = True
         ops: ClassVar[tuple[str, ...]] = OPS
 
@@ -101,12 +102,12 @@ def test_workers_see_its_numbers_change(mixture):
 def test_reports(mixture):
     policy = mixture(torch.tensor([0.5, 0.25, 1.0]), torch.tensor([2.0, 5.0, 8.0]))
     lines = [{"kind": "epoch", "epoch": epoch, "seconds": {"train": 1.0}} for epoch in (1, 2)]
-    found = history(Config(recipe="digits", epochs=2), lines, policy)
+    found = history(Config(recipe="digits", training=TrainingSettings(epochs=2)), lines, policy)
     assert found.ops == OPS
     np.testing.assert_allclose(found.inclusion, [[1 / 6, 1 / 12, 1 / 3]] * 2, rtol=1e-6)
     np.testing.assert_allclose(found.ops_per_image, [7 / 12] * 2, rtol=1e-6)
     assert [name for name, _ in leading_ops(policy)] == ["Posterize", "Rotate", "Color"]
-    assert policy.moments(2) == [("mixture", policy)]
+    assert policy.moments(2) == [("mine", policy)]
     labels = [label.get_text() for label in heat_map(policy, 2).axes[0].get_yticklabels()]
     assert sorted(labels) == sorted(OPS)
 

@@ -242,7 +242,7 @@ def test_a_file_of_another_kind(tmp_path):
     ("data", "message"),
     [
         ([], "a policy is a JSON object, got list"),
-        ({}, "there is no policy of kind None; the kinds are autoaugment, identity, particles, "),
+        ({}, "there is no policy of kind None; the kinds are autoaugment, identity, mixture, "),
         ({"kind": "randaugmen"}, "there is no policy of kind 'randaugmen'; did you mean randaugment"),
         ({"kind": ["x"]}, r"there is no policy of kind \['x'\]"),
         ({"kind": "randaugment", "n": 2}, "the policy of kind 'randaugment' lacks the field 'm'"),

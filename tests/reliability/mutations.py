@@ -15,12 +15,15 @@ import torch
 from hypothesis import strategies as st
 
 import particleaugment as pa
+from particleaugment.models import build_model
 from particleaugment.policies.base import document, load
 from particleaugment.recipes import get_recipe
 from particleaugment.report.metrics import alarms, history
 from particleaugment.report.summary import filter_health
 from particleaugment.training import checkpoint
 from particleaugment.training.checkpoint import CheckpointError, load_checkpoint
+from particleaugment.training.config import Config
+from particleaugment.training.network import make_optimizer
 from particleaugment.training.override import override
 from particleaugment.training.records import RecordError, read_records
 from particleaugment.training.run import RunError, RunFolder
@@ -45,27 +48,32 @@ def filter_record(step: int) -> dict[str, Any]:
     return {"kind": "filter", "epoch": step, "step": step, "d0": 3.0} | lists | what | {"seconds": {"clone": 0.5}}
 
 
-def search() -> pa.ParticleAugment:
+def search(config: Config = CONFIG) -> pa.ParticleAugment:
     """A search that has taken two steps."""
-    made = pa.ParticleAugment(
-        pa.PaperFilter(num_particles=3, nonzero=2, m=3), ops=("Identity", "Rotate", "Color", "Invert")
-    )
+    data = torch.zeros(60, 3, 4, 4, dtype=torch.uint8), torch.arange(60) % 10
+    filter, epochs = config.filter.at_every(1), config.training.epochs
+    made = pa.ParticleAugment(data, epochs=epochs, filter=filter, seed=config.seed, ops=config.ops)
     for epoch in (1, 2):
         made.state = made.filter.moved(made.state)
         made._history.append((epoch + 1, made.state))
     return made
 
 
-def run_state() -> dict[str, Any]:
+def run_state(config: Config = CONFIG) -> dict[str, Any]:
     """What a checkpoint of a small run holds."""
+    model = build_model(config.model, 10, seed=0)
+    optimizer = make_optimizer(config, model)
+    for parameter in model.parameters():
+        optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
     return {
-        "config": CONFIG.to_json(),
+        "config": config.to_json(),
         "position": {"epoch": 2, "phase": "train", "batch": 0, "loss_sum": 0.0, "metrics_bytes": 0},
-        "model": {"head.weight": torch.arange(6.0).view(2, 3), "head.bias": torch.zeros(2)},
-        "optimizer": {"state": {0: {"momentum_buffer": torch.zeros(2, 3)}}, "param_groups": [{"lr": 0.1}]},
-        "search": search().state_dict(),
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "search": search(config).state_dict() if config.searches else None,
         "resumes": 0,
         "metrics_sha256": hashlib.sha256().hexdigest(),
+        "data": "",
     }
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from mutations import CONFIG, payload_of, run_state, sealed
 from runs import Bomb, command
+from toy import search_of
 
 import particleaugment as pa
 from particleaugment.models import build_model
@@ -123,7 +124,7 @@ def test_configuration_files_with_expressions(bait):
 def test_policy_files_with_expressions(bait, tmp_path):
     path = tmp_path / "policy.json"
     lists = pa.SubPolicies([[("Rotate", 0.7, 2)]], semantics="timm")
-    for policy in (pa.RandAugment(), lists, pa.ParticleAugment(pa.PaperFilter(num_particles=2, nonzero=1)).schedule(3)):
+    for policy in (pa.RandAugment(), lists, search_of(num_particles=2, nonzero=1).schedule(3)):
         fields = {"format": "particleaugment-policy", "version": 1} | policy.to_dict()
         for name in fields:
             path.write_text(json.dumps(fields | {name: bait}))

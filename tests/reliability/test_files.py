@@ -153,10 +153,10 @@ def test_records_out_of_order_or_range(change, message):
     [
         (lambda state: state.pop("config"), "its field config is missing or of a wrong type"),
         (lambda state: state.update(model=[1]), "its field model is missing or of a wrong type"),
-        (lambda state: state["model"].update(x=3), "its field model must hold tensors by name"),
+        (lambda state: state["model"].update(x=3), "model: the tensor x is not one of the network"),
         (lambda state: state.update(resumes="1"), "its field resumes is missing or of a wrong type"),
         (lambda state: state["position"].update(epoch=0), "position.epoch must be a whole number"),
-        (lambda state: state["position"].update(batch=10**30), "position.batch must be a whole number"),
+        (lambda state: state["position"].update(batch=10**30), "position.batch is neither a tensor nor a plain value"),
         (lambda state: state["position"].update(loss_sum=float("nan")), "position.loss_sum must be a finite number"),
         (lambda state: state["position"].update(phase="sleep"), "position.phase must be one of train, evaluate"),
     ],
@@ -193,8 +193,8 @@ def test_checkpoints_that_do_not_fit_the_run(change, ended, tiny, tmp_path):
     outcome = command("resume", tmp_path / "run", "-q")
     assert outcome.exit_code == 1
     assert len(outcome.stderr.splitlines()) == 1
-    assert "the checkpoint in " in outcome.stderr
-    assert "does not fit the run" in outcome.stderr
+    assert "no checkpoint can be used: " in outcome.stderr
+    assert "does not hold a run's state: " in outcome.stderr
 
 
 def test_metrics_changed_behind_the_checkpoints_back(ended, tiny, no_report, tmp_path):
@@ -214,4 +214,4 @@ def test_a_checkpoint_that_is_a_pipe_is_passed_over(tmp_path):
     (tmp_path / "checkpoint-00000000.pt").write_bytes(FORMATS["checkpoint"].sound[0])
     state, problems = load_latest(tmp_path)
     assert state["config"] == CONFIG.to_json()
-    assert problems == [f"{tmp_path / 'checkpoint-00000001.pt'} is a pipe or device, not a file"]
+    assert problems == [f"{tmp_path / 'checkpoint-00000001.pt'} cannot be read: it is a pipe or a device, not a file"]

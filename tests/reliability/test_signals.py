@@ -63,7 +63,7 @@ PLACES = {
     "a checkpoint": (session, "save_checkpoint", 2, 2),
 }
 LATE = {
-    "the file of a checkpoint": (os, "replace", 2, 2),
+    "the file of a checkpoint": (os, "replace", 3, 2),
     "the report": (page, "write_report", 1, 4),
 }
 

@@ -1,10 +1,8 @@
 """The one reader of JSON: what it refuses, how it names the place, and what it costs."""
 
-import os
-
 import pytest
 
-from particleaugment.util.strict_json import COSTLY_LIMIT, JSONError, clipped, parse_json, read_file
+from particleaugment.util.strict_json import COSTLY_LIMIT, JSONError, clipped, parse_json
 
 
 @pytest.mark.parametrize(
@@ -43,17 +41,6 @@ def test_what_is_read():
     assert parse_json(text) == expected
     assert parse_json(b"[" * 32 + b"]" * 32)
     assert parse_json(b"[1e308, 1e308]") == [1e308, 1e308], "their sum is not finite, they are"
-
-
-def test_files_that_would_block_or_never_end(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path / "pipe", type(tmp_path)("/dev/zero")):
-        with pytest.raises(JSONError, match="it is a pipe or device, not a file"):
-            read_file(path)
-    with open(tmp_path / "sparse", "wb") as file:
-        file.truncate(1 << 40)
-    with pytest.raises(JSONError, match="it is larger than 64 MiB"):
-        read_file(tmp_path / "sparse")
 
 
 def test_messages_stay_in_one_line():

@@ -141,10 +141,10 @@ def change_policy(path):
         ("policy.json", cut, "policy", "not valid JSON"),
         ("policy.json", change_policy, "policy", "differs from what the checkpoint has learned"),
         ("policy.json", os.unlink, "policy", "policy.json is missing"),
-        ("policy.json", pa.TrivialAugment().save, "policy", "of kind 'trivialaugment', not 'schedule'"),
+        ("policy.json", pa.TrivialAugment().save, "policy", "of kind 'trivialaugment', not a schedule"),
         ("model.safetensors", flip, "model", "differs from the checkpoint in"),
-        ("model.safetensors", cut, "model", "is damaged: "),
-        ("model.safetensors", lambda path: flip(path, 0), "model", "is damaged: "),
+        ("model.safetensors", cut, "model", "it is damaged ("),
+        ("model.safetensors", lambda path: flip(path, 0), "model", "it is damaged ("),
         ("model.safetensors", change_weights, "model", "differs from the checkpoint in head.bias"),
         ("model.safetensors", change_shapes, "model", "head.bias must be torch.float32 of shape (10,), got"),
         ("model.safetensors", drop_a_tensor, "model", "the tensor stem.weight is missing"),
@@ -189,7 +189,7 @@ def test_checkpoints_of_a_stopped_run(stopped):
 
 def test_another_configuration(stopped):
     (stopped / "config.json").write_text(config_of("sigma=0.06").to_json())
-    assert "belongs to another configuration than config.json" in told(stopped, 1)["checkpoint"]
+    assert "belongs to another configuration than its config.json" in told(stopped, 1)["checkpoint"]
 
 
 def test_what_is_no_run_folder(tmp_path):

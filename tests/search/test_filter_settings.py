@@ -14,12 +14,12 @@ from searching import search_of
         ({"every": 2}, 7, [2, 4, 6]),
         ({"every": 3, "warmup": 4}, 10, [6, 9]),
         ({"every": 2}, 6, [2, 4]),
-        ({"warmup": 0}, None, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]),
+        ({"warmup": 0}, 12, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]),
     ],
 )
 def test_due(settings, epochs, expected):
-    search = search_of(**settings)
-    assert [epoch for epoch in range(1, 12) if search.due(epoch, epochs)] == expected
+    search = search_of(epochs=epochs, **settings)
+    assert [epoch for epoch in range(1, 13) if search.due(epoch)] == expected
 
 
 @pytest.mark.parametrize(

@@ -43,11 +43,9 @@ def fitted(epochs=4):
     return trainee, labels
 
 
-def search_on(labels, **settings):
-    """Return a search that has said which samples to train on."""
-    search = search_by(pa.GapFilter, **SETTINGS | settings)
-    search.training_ids(labels)
-    return search
+def search_on(trainee, kind=pa.GapFilter, **settings):
+    """Return a search on a trainee's samples."""
+    return search_by(kind, trainee.samples.tensors, **SETTINGS | settings)
 
 
 def policy(m=10, ops=pa.OPS):
@@ -112,53 +110,51 @@ def test_samples_are_held_out_until_augmentation_is_taken_back():
 
 
 def test_the_first_epoch_is_plain():
-    assert search_by(pa.GapFilter, **SETTINGS).policy.ops_per_image == 0
-    assert search_by(FrozenGapFilter, **SETTINGS).policy.ops_per_image > 0.8
+    assert search_on(problem()[0]).policy.ops_per_image == 0
+    assert search_on(problem()[0], FrozenGapFilter).policy.ops_per_image > 0.8
 
 
-def test_a_search_by_severity_needs_to_know_how_long_training_lasts():
-    with pytest.raises(ValueError, match="pass epochs, the length of the run"):
-        pa.ParticleAugment()
+def test_a_search_needs_to_know_how_long_training_lasts():
+    data = problem()[0].samples.tensors
+    with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'epochs'"):
+        pa.ParticleAugment(data)
     for epochs in (0, -1, 2.5, True):
         with pytest.raises(ValueError, match="epochs must be a whole number of at least 1"):
-            pa.ParticleAugment(epochs=epochs)
+            pa.ParticleAugment(data, epochs=epochs)
 
 
 def test_held_out_samples_are_given_back_for_the_last_fifth():
-    trainee, labels = fitted()
-    search = search_on(labels)
+    trainee, _ = fitted()
+    search = search_on(trainee)
     images, _ = trainee.samples.tensors
-    unseen = search.split_of(labels)[1]
+    unseen = search.division.split[1]
     images[unseen] = 255 - images[unseen]
     for epoch in range(1, 9):
-        search.set_epoch(epoch)
-        assert len(search.training_ids(labels)) == 336
-        before = search.step_with(trainee, labels).wanted_severity / final_share(epoch / 10)
+        assert len(search.division.ids_in(epoch)) == 336
+        before = search.step_with(trainee, epoch=epoch).wanted_severity / final_share(epoch / 10)
     images[unseen] = 255 - images[unseen]  # as if they had been learned: no gap is left to be measured
     saved = search.state_dict()
     for epoch in (9, 10):
-        search = search_on(labels)
+        search = search_on(trainee)
         search.load_state_dict(saved)
-        search.set_epoch(epoch)
-        assert search.training_ids(labels).tolist() == list(range(400))
-        record = search.step_with(trainee, labels)
+        assert search.division.ids_in(epoch).tolist() == list(range(400))
+        record = search.step_with(trainee, epoch=epoch)
         assert before > 0.3
         assert record.wanted_severity == pytest.approx(before * final_share(epoch / 10), abs=1e-9)
         saved = search.state_dict()
 
 
 def test_training_on_after_the_end_stays_there():
-    trainee, labels = fitted()
-    search = search_on(labels, epochs=2)
-    search.set_epoch(5)
-    assert search.step_with(trainee, labels).wanted_severity == pytest.approx(0.0, abs=1e-9)
+    trainee, _ = fitted()
+    search = search_on(trainee, epochs=2)
+    assert search.step_with(trainee, epoch=5).wanted_severity == pytest.approx(0.0, abs=1e-9)
 
 
 def test_the_gap_is_that_of_held_out_and_training_samples():
     trainee, labels = fitted()
-    search = search_by(pa.GapFilter, **SETTINGS, seed=4)
+    search = search_on(trainee, seed=4)
     trained, unseen_ids = held_out_split(labels, 64, seed=4)
-    assert torch.equal(search.training_ids(labels), trained)
+    assert torch.equal(search.training_set().ids, trained)
     assert torch.equal(torch.cat([trained, unseen_ids]).sort().values, torch.arange(400))
     assert len(unseen_ids) == 64
     assert labels[unseen_ids].bincount().tolist() == [16, 16, 16, 16]
@@ -175,14 +171,13 @@ def test_the_gap_is_that_of_held_out_and_training_samples():
 
 def test_severity_follows_the_gap_and_ends_at_none():
     trainee, labels = fitted()
-    search = search_on(labels, epochs=20)
+    search = search_on(trainee, epochs=20)
     assert search.policy.ops_per_image == 0
-    split = search.split_of(labels)
+    split = search.division.split
     images, _ = trainee.samples.tensors
     images[split[1]] = 255 - images[split[1]]  # what was never trained on looks unlike the rest: a gap that lasts
     for epoch in range(1, 21):
-        search.set_epoch(epoch)
-        record = search.step_with(trainee, labels)
+        record = search.step_with(trainee, epoch=epoch)
         if epoch == 15:
             found = measure_severity(policy(), trainee, labels, split, seed=search.seed, step=15)
             assert record.wanted_severity == pytest.approx(found.gap, rel=1e-3)
@@ -195,12 +190,11 @@ def test_severity_follows_the_gap_and_ends_at_none():
 
 def test_gaps_are_averaged_over_a_twentieth_of_training():
     trainee, labels = fitted()
-    search = search_on(labels, epochs=100, every=2)
-    split = search.split_of(labels)
+    search = search_on(trainee, epochs=100, every=2)
+    split = search.division.split
     wanted = 0.0
     for step in range(1, 5):
-        search.set_epoch(2 * step)
-        record = search.step_with(trainee, labels)
+        record = search.step_with(trainee, epoch=2 * step)
         measured = measure_severity(policy(), trainee, labels, split, seed=search.seed, step=step).gap
         wanted += (measured - wanted) / (0.05 * 100 / 2)
         assert record.gap == pytest.approx(measured, rel=1e-6)
@@ -235,15 +229,14 @@ def test_a_gap_that_was_not_measured_leaves_the_mean_as_it_was():
 
 
 def test_gain_multiplies_what_is_wanted():
-    trainee, labels = fitted()
-    unseen = search_on(labels).split_of(labels)[1]
+    trainee, _ = fitted()
+    unseen = search_on(trainee).division.split[1]
     images, _ = trainee.samples.tensors
     images[unseen] = 255 - images[unseen]
     wanted = []
     for gain in (0.0, 1.0, 3.0):
-        search = search_on(labels, gain=gain)
-        search.set_epoch(1)
-        wanted.append(search.step_with(trainee, labels).wanted_severity)
+        search = search_on(trainee, gain=gain)
+        wanted.append(search.step_with(trainee, epoch=1).wanted_severity)
     assert wanted[1] > 0.1
     assert wanted == pytest.approx([0.0, wanted[1], 3 * wanted[1]])
 
@@ -255,26 +248,22 @@ def test_a_gain_is_a_number_of_at_least_zero():
 
 
 def test_without_a_gap_nothing_is_applied():
-    trainee, labels = problem()  # an untrained network knows all samples equally well
-    search = search_on(labels, epochs=20)
+    trainee, _ = problem()  # an untrained network knows all samples equally well
+    search = search_on(trainee, epochs=20)
     for epoch in range(1, 6):
-        search.set_epoch(epoch)
-        record = search.step_with(trainee, labels)
+        record = search.step_with(trainee, epoch=epoch)
     assert record.wanted_severity < 0.05
 
 
 def test_a_search_by_severity_resumes():
-    trainee, labels = fitted()
-    search, again = search_on(labels), search_on(labels)
+    trainee, _ = fitted()
+    search, again = search_on(trainee), search_on(trainee)
     for epoch in (1, 2):
-        search.set_epoch(epoch)
-        record = search.step_with(trainee, labels)
+        record = search.step_with(trainee, epoch=epoch)
     assert len(record.delta) == 16
     assert len(record.effects) == len(record.effect_errors) == 15
     again.load_state_dict(search.state_dict())
-    search.set_epoch(3)
-    again.set_epoch(3)
-    assert again.step_with(trainee, labels) == search.step_with(trainee, labels)
+    assert again.step_with(trainee, epoch=3) == search.step_with(trainee, epoch=3)
     assert again.state == search.state
 
 
@@ -285,9 +274,9 @@ def test_losses_that_are_not_finite_are_no_measurement():
     assert (
         measure_severity(policy(), trainee, labels, held_out_split(labels, 32, seed=0), seed=0, step=1).effects is None
     )
-    search = search_on(labels)
+    search = search_on(trainee)
     before = search.state
-    record = search.step_with(trainee, labels)
+    record = search.step_with(trainee, epoch=1)
     assert "not finite" in record.skip_reason
     assert search.skipped_steps == 1
     assert torch.equal(search.state.particles.weights, before.particles.weights)
@@ -297,41 +286,13 @@ def test_one_sample_gives_no_standard_error():
     with pytest.raises(ValueError, match="measure_size must be at least 2: one sample gives no standard error"):
         pa.GapFilter(measure_size=1)
     with pytest.raises(ValueError, match=r"measure_size=0\.03 holds one of 40 samples out"):
-        search_on(torch.arange(40) % 2, measure_size=0.03)
+        search_on(problem(count=40)[0], measure_size=0.03)
 
 
 def test_the_frozen_copy_needs_no_measurement():
     trainee, labels = problem()
-    search = search_by(FrozenGapFilter, **SETTINGS)
-    record = search.step_with(trainee, labels)
+    search = search_on(trainee, FrozenGapFilter)
+    assert len(search.training_set()) == len(labels)
+    record = search.step_with(trainee, epoch=1)
     assert not hasattr(record, "delta")
     assert record.effective_sample_size == pf.effective_sample_size(search.state.particles) == pytest.approx(16)
-
-
-def training_step(search, dataset, labels=None):
-    if labels is not None:
-        search.training_ids(labels)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 4))
-    return search.step(
-        model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), dataset=dataset, batch_size=32,
-        loss=nn.CrossEntropyLoss(reduction="none"), preprocess=lambda images: images / 255,
-    )  # fmt: skip
-
-
-def test_a_step_on_samples_that_may_have_been_trained_on_is_refused():
-    trainee, labels = problem()
-    images, _ = trainee.samples.tensors
-    search = pa.ParticleAugment(pa.GapFilter(measure_size=40), epochs=10)
-    for call in (lambda: search.set_epoch(1), lambda: training_step(search, (images, labels))):
-        with pytest.raises(ValueError, match=r"make the training loader of search.training_ids\(labels\)"):
-            call()
-    ids = search.training_ids(labels)
-    with pytest.raises(ValueError, match="a data set of 360 samples, whose labels are not the 400"):
-        training_step(search, (images[ids], labels[ids]))
-    assert search.steps_taken == 0
-    search.set_epoch(1)
-    record = training_step(search, (images, labels), labels.tolist())
-    assert len(record.effects) == 15
-    frozen = search_by(FrozenGapFilter, epochs=10, measure_size=40)
-    assert len(frozen.training_ids(labels)) == 400
-    training_step(frozen, (images, labels))

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import Dataset
 from toy import cross_entropy, preprocess
 
-from particleaugment import OPS, PaperFilter, ParticleAugment
+from particleaugment import OPS, PaperFilter
 from particleaugment import filter as pf
 from particleaugment.data.samples import Samples
 from particleaugment.search.clone import CloneLosses
@@ -157,12 +157,14 @@ def test_the_authors_code_forgets_its_weights_and_gates_twice():
 
 
 def test_a_clone_takes_an_optimizer():
-    model, _ = learning()
-    with pytest.raises(ValueError, match="the filter 'paper' trains a clone of the network; pass optimizer"):
+    model, optimizer = learning()
+    message = "the filter 'paper' trains a clone of the network; pass search.step the optimizer .* and batch_size"
+    with pytest.raises(ValueError, match=message):
         step(search_of(), model, None)
+    with pytest.raises(ValueError, match=message):
+        step(search_of(), model, optimizer, batch_size=None)
     search = gap_search()
-    search.set_epoch(1)
-    assert step(search, model, None).step == 1
+    assert step(search, model, None, batch_size=None).step == 1
 
 
 # Losses, precision, data.
@@ -174,8 +176,8 @@ def test_label_smoothing_and_soft_targets():
     soft = nn.functional.one_hot(labels, 3).float() * 0.9 + 0.1 / 3
     records = []
     for dataset, loss in (((images, labels), smooth), ((images, soft), cross_entropy)):
-        search, (model, optimizer) = search_of(), learning()
-        records.append(step(search, model, optimizer, dataset=dataset, loss=loss))
+        search, (model, optimizer) = search_of(data=dataset), learning()
+        records.append(step(search, model, optimizer, loss=loss))
     torch.testing.assert_close(records[0].delta, records[1].delta, rtol=1e-3, atol=1e-3)
     search, (model, optimizer) = search_of(), learning()
     assert step(search, model, optimizer).d0 != pytest.approx(records[0].d0, rel=1e-3)
@@ -194,10 +196,8 @@ def test_binary_cross_entropy(make, outputs, loss):
     images, labels = pictures()
     targets = nn.functional.one_hot(labels, 3)[:, :outputs].float()
     model = nn.Sequential(nn.Flatten(), nn.Linear(192, outputs))
-    search = make()
-    search.training_ids(targets)
-    search.set_epoch(1)
-    record = step(search, model, torch.optim.SGD(model.parameters(), lr=0.1), dataset=(images, targets), loss=loss)
+    search = make(data=(images, targets))
+    record = step(search, model, torch.optim.SGD(model.parameters(), lr=0.1), loss=loss)
     assert search.steps_taken == 1
     assert all(math.isfinite(value) for value in record.delta)
 
@@ -239,29 +239,26 @@ def test_labels_of_a_data_set_are_read_once():
             self.reads += 1
             return pictures()[0][index], index % 3
 
-    dataset, search, (model, optimizer) = Slow(), search_of(), learning()
+    dataset, (model, optimizer) = Slow(), learning()
+    search = search_of(data=dataset)
     for _ in range(2):
-        step(search, model, optimizer, dataset=dataset)
+        step(search, model, optimizer)
     assert dataset.reads == 48 + 2 * (24 + 12)
     expected = step(search_of(), *learning()).delta
-    assert step(search_of(), *learning(), dataset=Slow()).delta == pytest.approx(expected, rel=1e-4)
+    assert step(search_of(data=Slow()), *learning()).delta == pytest.approx(expected, rel=1e-4)
 
 
 # Bad input.
 
 
 def test_subsets_that_do_not_fit_the_data():
-    search, (model, optimizer) = search_of(clone_size=40, measure_size=12), learning()
     with pytest.raises(ValueError, match=r"subsets of 40 \+ 12 samples do not fit into 48"):
-        step(search, model, optimizer)
-    assert search.steps_taken == 0
+        search_of(clone_size=40, measure_size=12)
 
 
 def test_a_clone_of_a_single_sample_is_refused():
-    search, (model, optimizer) = search_of(clone_size=0.03), learning()
     with pytest.raises(ValueError, match=r"clone_size=0\.03 gives the clone a single sample"):
-        step(search, model, optimizer)
-    assert search.steps_taken == 0
+        search_of(clone_size=0.03)
 
 
 def test_a_mean_loss_is_refused_with_advice():
@@ -278,7 +275,7 @@ def test_a_held_out_probe_is_never_trained_on():
     """D_vp is the same samples at every step, the clone trains on others, and so should the loop."""
     images, labels = pictures()
     search = search_of(measure_on="heldout", measure_size=9, clone_size=0.5)
-    trained = search.training_ids(labels)
+    trained = search.training_set().ids
     assert len(trained) == len(labels) - 9
     held_out = set(range(len(labels))) - set(trained.tolist())
     seen = {"clone": set(), "measured": []}
@@ -296,9 +293,8 @@ def test_a_held_out_probe_is_never_trained_on():
     learner = Learner(model, optimizer, cross_entropy, preprocess)
     trainee = Noted(learner, Samples((images, labels)), search.training_augmentation(), 8)
     for epoch in (1, 2):
-        search.set_epoch(epoch)
-        search.step_with(trainee, labels)
+        search.step_with(trainee, epoch=epoch)
     assert seen["measured"] == [held_out] * 4
     assert seen["clone"]
     assert not seen["clone"] & held_out
-    assert ParticleAugment(PaperFilter(measure_size=9)).training_ids(labels).tolist() == list(range(len(labels)))
+    assert search_of(measure_size=9).training_set().ids.tolist() == list(range(len(labels)))

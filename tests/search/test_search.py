@@ -9,6 +9,7 @@ import pytest
 import torch
 from searching import gap_search, learning, pictures, run_epochs, search_of, step, train_epoch
 from torch import nn
+from torch.utils.data import DataLoader
 from toy import cross_entropy, preprocess
 
 import particleaugment as pa
@@ -27,26 +28,23 @@ def test_a_plain_training_loop_learns():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
     epochs = 8
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
-    search = pa.ParticleAugment(
-        pa.PaperFilter(num_particles=8, nonzero=3, m=3, clone_size=200, measure_size=80), seed=0
-    )
-    for epoch in range(1, epochs + 1):
-        search.set_epoch(epoch)
-        for ids in torch.randperm(400).split(32):
-            loss = cross_entropy(model(preprocess(search.augment(images[ids], ids))), labels[ids]).mean()
+    paper = pa.PaperFilter(num_particles=8, nonzero=3, m=3, clone_size=200, measure_size=80)
+    search = pa.ParticleAugment((images, labels), epochs=epochs, filter=paper, seed=0)
+    loader = DataLoader(search.training_set(), batch_size=32, shuffle=True)
+    for _ in search.epochs():
+        for batch, targets, ids in loader:
+            loss = cross_entropy(model(preprocess(search.augment(batch, ids))), targets).mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
         scheduler.step()
-        if search.due(epoch, epochs):
-            search.step(model=model, optimizer=optimizer, dataset=(images, labels), loss=cross_entropy,
-                        preprocess=preprocess, batch_size=32)  # fmt: skip
+        search.step(model, loss=cross_entropy, preprocess=preprocess, optimizer=optimizer, batch_size=32)
     with torch.no_grad():
         right = (model(preprocess(data.test_images)).argmax(1) == data.test_labels).float().mean()
     assert right > 0.8
     assert search.steps_taken == epochs - 1
     assert search.skipped_steps < epochs - 1
-    assert search.policy != search.schedule(epochs).at(1)
+    assert search.policy != search.schedule().at(1)
 
 
 def test_the_same_seed_gives_the_same_result():
@@ -78,15 +76,16 @@ def test_the_global_generator_plays_no_part():
 def test_the_default_device_plays_no_part(make, resampling):
     results = []
     items = [(image, int(label)) for image, label in zip(*pictures())]
+    whole = pictures()
     for context in (nullcontext(), torch.device("meta")):
         model, optimizer = learning()
         with context:
-            search = make(resampling=resampling, alpha=1.0)
-            search.set_epoch(1)
+            search = make(resampling=resampling, alpha=1.0, data=whole)
             records = [step(search, model, optimizer)]
-            search.load_state_dict(search.state_dict())
-            records.append(step(search, model, optimizer, dataset=items))
-        results.append((search.state, records, search.schedule(4)))
+            again = make(resampling=resampling, alpha=1.0, data=items)
+            again.load_state_dict(search.state_dict())
+            records.append(step(again, model, optimizer))
+        results.append((again.state, records, again.schedule(4)))
     assert results[0] == results[1]
 
 
@@ -120,13 +119,12 @@ def test_a_step_leaves_everything_but_the_policy_alone():
     assert record.seconds.keys() == {"clone", "measure", "filter"}
 
 
-@pytest.mark.parametrize("with_ids", [True, False])
-def test_a_saved_search_continues_identically(with_ids):
+def test_a_saved_search_continues_identically():
     search, (model, optimizer) = search_of(velocity=(0.01,) * 15), learning()
-    run_epochs(search, model, optimizer, (1, 2), with_ids)
+    run_epochs(search, model, optimizer, (1, 2))
     file = io.BytesIO()
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "search": search.state_dict()}, file)
-    records = run_epochs(search, model, optimizer, (3, 4), with_ids)
+    records = run_epochs(search, model, optimizer, (3, 4))
 
     file.seek(0)
     saved = torch.load(file, weights_only=True)
@@ -135,15 +133,15 @@ def test_a_saved_search_continues_identically(with_ids):
     other_optimizer.load_state_dict(saved["optimizer"])
     again.load_state_dict(saved["search"])
     assert again.steps_taken == 2
-    again_records = run_epochs(again, other, other_optimizer, (3, 4), with_ids)
+    again_records = run_epochs(again, other, other_optimizer, (3, 4))
 
     assert again_records == records
     assert again.state == search.state
     torch.testing.assert_close(other.state_dict(), model.state_dict(), rtol=0, atol=0)
     assert again.state_dict().keys() == search.state_dict().keys()
     assert again.schedule(4) == search.schedule(4)
-    images = pictures()[0]
-    assert torch.equal(again.augment(images), search.augment(images))
+    images, ids = pictures()[0], torch.arange(48)
+    assert torch.equal(again.augment(images, ids), search.augment(images, ids))
 
 
 @pytest.mark.parametrize("lonely", [0, 20, 47])
@@ -151,83 +149,14 @@ def test_a_class_of_one_sample_is_trained_on(lonely):
     images, labels = pictures()
     labels = labels.clone()
     labels[lonely] = 3
-    search = pa.ParticleAugment(pa.GapFilter(measure_size=24), epochs=10)
-    trained = search.training_ids(labels)
+    search = pa.ParticleAugment((images, labels), epochs=10, filter=pa.GapFilter(measure_size=24))
+    trained = search.training_set().ids
     assert len(trained) == 24
     assert lonely in trained
     model = nn.Sequential(nn.Flatten(), nn.Linear(192, 4))
-    search.set_epoch(1)
-    record = step(search, model, torch.optim.SGD(model.parameters(), lr=0.1), dataset=(images, labels))
+    record = step(search, model, torch.optim.SGD(model.parameters(), lr=0.1))
     assert record.gap is not None
     assert not record.skip_reason
-
-
-def asks_once(search, labels, first):
-    ids = search.training_ids(labels)
-    for epoch in range(first, 11):
-        search.set_epoch(epoch)
-        yield ids
-
-
-def asks_before_each_epoch(search, labels, first):
-    for epoch in range(first, 11):
-        ids = search.training_ids(labels)
-        search.set_epoch(epoch)
-        yield ids
-
-
-def asks_in_each_epoch(search, labels, first):
-    search.training_ids(labels)
-    for epoch in range(first, 11):
-        search.set_epoch(epoch)
-        yield search.training_ids(labels)
-
-
-def asks_by_number(search, labels, first):
-    for epoch in range(first, 11):
-        ids = search.training_ids(labels, epoch)
-        search.set_epoch(epoch)
-        yield ids
-
-
-def asks_once_more_for_the_last_fifth(search, labels, first):
-    ids = search.training_ids(labels)
-    for epoch in range(first, 11):
-        search.set_epoch(epoch)
-        ids = search.training_ids(labels) if epoch == 9 else ids
-        yield ids
-
-
-@pytest.mark.parametrize(
-    ("loop", "whole_epochs"),
-    [
-        (asks_once, 0),
-        (asks_before_each_epoch, 1),
-        (asks_in_each_epoch, 2),
-        (asks_by_number, 2),
-        (asks_once_more_for_the_last_fifth, 2),
-    ],
-)
-def test_a_resumed_loop_trains_on_the_samples_it_would_have_trained_on(loop, whole_epochs):
-    labels = torch.arange(400) % 4
-    undisturbed, saved = [], []
-    search = pa.ParticleAugment(pa.GapFilter(measure_size=64), epochs=10)
-    for ids in loop(search, labels, 1):
-        undisturbed.append(ids.tolist())
-        saved.append(search.state_dict())
-    assert [len(ids) for ids in undisturbed] == [336] * (10 - whole_epochs) + [400] * whole_epochs
-    for stopped_after in range(1, 10):
-        search, states = pa.ParticleAugment(pa.GapFilter(measure_size=64), epochs=10), []
-        search.load_state_dict(saved[stopped_after - 1])
-        resumed = []
-        for ids in loop(search, labels, stopped_after + 1):
-            resumed.append(ids.tolist())
-            states.append(search.state_dict())
-        assert resumed == undisturbed[stopped_after:]
-        for again, state in enumerate(states[:-1], stopped_after + 1):
-            search = pa.ParticleAugment(pa.GapFilter(measure_size=64), epochs=10)
-            search.load_state_dict(state)
-            assert [ids.tolist() for ids in loop(search, labels, again + 1)] == undisturbed[again:]
 
 
 def test_freeze():
@@ -237,7 +166,8 @@ def test_freeze():
     search.freeze()
     policy = search.policy
     assert step(search, model, optimizer) is None
-    assert not search.due(2)
+    assert search.epoch_ended
+    assert not search.due(3)
     assert search.policy == policy
     assert search.steps_taken == 1
     again = search_of()
@@ -254,7 +184,7 @@ def test_augment_draws_from_todays_policy():
     images, _ = pictures()
     ids = torch.arange(len(images))
     for epoch in (1, 2):
-        search.set_epoch(epoch)
+        search.begin_epoch(epoch)
         program = search.policy.sample(ids, epoch, 7, (8, 8))
         assert torch.equal(search.augment(images, ids), pa.apply(images, program))
         step(search, model, optimizer)
@@ -279,7 +209,7 @@ def test_always_on_transforms_act_on_the_clones_training_and_not_on_the_measurem
     search, (model, optimizer) = search_of(before=[before], after=[after], clone_epochs=2), learning()
     record = step(search, model, optimizer)
     expected = [(CLONE_EPOCHS + 2 + number, 7, 8) for number in (0, 1) for _ in range(3)]
-    assert before.epochs == after.epochs == expected
+    assert before.epochs == after.epochs == [(1, 7, 1), *expected], "one image in the loop, then the clone's"
     assert record.skip_reason is None or "d0" in record.skip_reason
 
 
@@ -287,14 +217,12 @@ def test_always_on_transforms_act_on_the_clones_training_and_not_on_the_measurem
 
 
 def test_the_schedule_holds_every_policy_and_replays_it(tmp_path):
-    search, (model, optimizer) = search_of(every=2), learning()
+    search, (model, optimizer) = search_of(every=2, epochs=7), learning()
     in_force = {}
-    for epoch in range(1, 8):
-        search.set_epoch(epoch)
+    for epoch in search.epochs():
         in_force[epoch] = search.policy
-        if search.due(epoch, 7):
-            step(search, model, optimizer)
-    search.schedule(7).save(tmp_path / "policy.json")
+        step(search, model, optimizer)
+    search.schedule().save(tmp_path / "policy.json")
     schedule = pa.Schedule.load(tmp_path / "policy.json")
     assert schedule == search.schedule(7)
     assert [s.from_epoch for s in schedule.steps] == [1, 3, 5, 7]
@@ -310,13 +238,6 @@ def test_the_schedule_holds_every_policy_and_replays_it(tmp_path):
     shorter = pa.Schedule.load(tmp_path / "policy.json", epochs=2)
     assert [shorter.at(1), shorter.at(2)] == [in_force[1], in_force[4]]
     assert pa.Schedule.load(tmp_path / "policy.json", epochs=7).at(7) == in_force[7]
-
-
-def test_steps_taken_without_new_epochs_are_still_in_order():
-    search, (model, optimizer) = search_of(), learning()
-    for _ in range(3):
-        step(search, model, optimizer)
-    assert [s.from_epoch for s in search.schedule(5).steps] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 import particleaugment as pa
 from particleaugment.data.samples import Samples, classes_of
@@ -90,16 +90,16 @@ def test_measuring_moves_masks_under_every_particle():
 def test_a_search_with_masks(filter):
     torch.manual_seed(0)
     model, loss = nn.Conv2d(3, 2, 3, padding=1), Seen()
-    search = pa.ParticleAugment(filter, epochs=4, seed=1, ops=OPS, mask_fill=1)
-    ids = search.training_ids(MASKS)
-    search.set_epoch(1)
-    images, masks, *_ = search.augment(IMAGES[ids], ids, masks=MASKS[ids])
+    search = pa.ParticleAugment((IMAGES, MASKS), epochs=4, filter=filter, seed=1, ops=OPS, mask_fill=1)
+    optimizer, preprocess = torch.optim.SGD(model.parameters(), lr=0.01), lambda images: images / 255
+    images, masks, ids = next(iter(DataLoader(search.training_set(), batch_size=COUNT)))
+    assert torch.equal(masks, MASKS[ids])
+    search.begin_epoch(1)
+    images, masks, *_ = search.augment(images, ids, masks=masks)
     assert (masks.shape, images.shape) == ((len(ids), *SIZE), (len(ids), 3, *SIZE))
     assert masks.max() == 1
-    record = search.step(
-        model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.01), dataset=(IMAGES, MASKS), loss=loss,
-        preprocess=lambda images: images / 255, batch_size=8,
-    )  # fmt: skip
+    search.observe(ids, torch.ones(len(ids)))
+    record = search.step(model, loss=loss, preprocess=preprocess, optimizer=optimizer, batch_size=8)
     assert record.step == 1
     assert all(targets.max() <= 1 for targets in loss.targets)
 

@@ -269,6 +269,8 @@ def test_stopped_at_once(made, tmp_path):
     process = start(
         "train",
         "imagenet-resnet50",
+        "--set",
+        "filter=paper",
         *settings,
         "--set",
         "epochs=1000",
@@ -278,7 +280,7 @@ def test_stopped_at_once(made, tmp_path):
         tmp_path / "run",
     )
     while not process.stdout.readline().startswith("epoch 1/1000"):  # the workers are at work
-        pass
+        assert process.poll() is None, process.stderr.read()
     for _ in range(2):  # the second does not wait until the run has saved
         os.killpg(process.pid, signal.SIGINT)
         time.sleep(0.005)

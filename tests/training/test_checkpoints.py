@@ -7,6 +7,9 @@ import pytest
 import torch
 from runs import Bomb, sealed
 
+from particleaugment.models import build_model
+from particleaugment.models.weights import network_tensors
+from particleaugment.recipes import get_recipe
 from particleaugment.training.checkpoint import (
     CheckpointError,
     find_checkpoints,
@@ -14,18 +17,23 @@ from particleaugment.training.checkpoint import (
     load_latest,
     save_checkpoint,
 )
+from particleaugment.training.network import make_optimizer
+
+CONFIG = get_recipe("digits").override(["policy=none", "epochs=3", "momentum=0", "nesterov=false"])
+WEIGHTS = {name: torch.zeros_like(tensor, device="cpu") for name, tensor in network_tensors("wrn-10-1", 10).items()}
+OPTIMIZER = make_optimizer(CONFIG, build_model("wrn-10-1", 10, seed=0)).state_dict()
 
 
 def state(number=0):
     return {
-        "number": number,
-        "config": "{}",
+        "config": CONFIG.to_json(),
         "position": {"epoch": 1, "phase": "train", "batch": 0, "loss_sum": 0.0, "metrics_bytes": 0},
-        "model": {"weights": torch.arange(40.0)},
-        "optimizer": {"list": [1, 2.5, "x", None]},
+        "model": WEIGHTS | {"head.bias": torch.arange(10.0)},
+        "optimizer": OPTIMIZER,
         "search": None,
-        "resumes": 0,
-        "metrics_sha256": "",
+        "resumes": number,
+        "metrics_sha256": "0" * 64,
+        "data": "",
     }
 
 
@@ -37,9 +45,9 @@ def test_checkpoints_are_kept_in_twos(tmp_path):
         assert len(find_checkpoints(tmp_path)) == min(number + 1, 2)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["checkpoint-00000003.pt", "checkpoint-00000004.pt"]
     latest, problems = load_latest(tmp_path)
-    assert (latest["number"], problems) == (4, [])
-    torch.testing.assert_close(latest["model"]["weights"], torch.arange(40.0), rtol=0, atol=0)
-    assert latest["optimizer"] == {"list": [1, 2.5, "x", None]}
+    assert (latest["resumes"], problems) == (4, [])
+    torch.testing.assert_close(latest["model"]["head.bias"], torch.arange(10.0), rtol=0, atol=0)
+    assert latest["optimizer"] == OPTIMIZER
 
 
 def test_what_a_crash_leaves_is_ignored(tmp_path):
@@ -48,16 +56,16 @@ def test_what_a_crash_leaves_is_ignored(tmp_path):
     (tmp_path / "checkpoint-1.pt").write_bytes(b"")
     (tmp_path / "checkpoint-00000009.pt.bak").write_bytes(b"")
     assert [path.name for path in find_checkpoints(tmp_path)] == ["checkpoint-00000000.pt"]
-    assert load_latest(tmp_path)[0]["number"] == 0
+    assert load_latest(tmp_path)[0]["resumes"] == 0
     save_checkpoint(tmp_path, state(1))
-    assert load_latest(tmp_path)[0]["number"] == 1
+    assert load_latest(tmp_path)[0]["resumes"] == 1
 
 
 def damaged_versions(content):
-    lengths = {0, 1, 20, 28, 29, 30, 60, 61, 62, len(content) // 2, len(content) - 1, *range(64, len(content), 197)}
+    lengths = {0, 1, 20, 28, 29, 30, 60, 61, 62, len(content) // 2, len(content) - 1, *range(64, len(content), 19_700)}
     for length in sorted(lengths):
         yield f"cut to {length}", content[:length]
-    for position in range(0, len(content), 61):
+    for position in range(0, len(content), 6100):
         flipped = bytearray(content)
         flipped[position] ^= 1 << (position % 8)
         yield f"bit flipped at {position}", bytes(flipped)
@@ -74,17 +82,17 @@ def test_damaged_checkpoints_are_noticed_and_the_older_one_is_used(tmp_path):
         with pytest.raises(CheckpointError, match=r"is not a checkpoint of this version|damaged or cut short"):
             load_checkpoint(newest)
         latest, problems = load_latest(tmp_path)
-        assert latest["number"] == 0, damage
+        assert latest["resumes"] == 0, damage
         assert len(problems) == 1
         assert str(newest) in problems[0]
     newest.write_bytes(content)
-    assert load_latest(tmp_path)[0]["number"] == 1
+    assert load_latest(tmp_path)[0]["resumes"] == 1
 
 
 def test_no_readable_checkpoint(tmp_path):
     for number in range(2):
         save_checkpoint(tmp_path, state(number)).write_bytes(b"")
-    with pytest.raises(CheckpointError, match=r"no checkpoint can be read: .*00000001.pt .*; .*00000000.pt"):
+    with pytest.raises(CheckpointError, match=r"no checkpoint can be used: .*00000001.pt .*; .*00000000.pt"):
         load_latest(tmp_path)
 
 
@@ -113,7 +121,7 @@ def test_a_pickle_that_would_execute(tmp_path):
         with pytest.raises(CheckpointError, match="holds something other than tensors and plain values"):
             load_checkpoint(folder / "checkpoint-00000001.pt")
         latest, problems = load_latest(folder)
-        assert latest["number"] == 0
+        assert latest["resumes"] == 0
         assert len(problems) == 1
         assert "\n" not in problems[0]
     assert not canary.exists()

@@ -97,10 +97,13 @@ def test_a_run_does_not_go_on_with_other_data(few_digits, no_report, tmp_path):
     path, labels = tmp_path / "run", few_digits.train_labels
     pixels = few_digits.train_images.clone()
     pixels[:, :, 0, 0] ^= 1
+    one_pixel = few_digits.test_images.clone()
+    one_pixel[7, 1, 5, 5] ^= 1
     others = {
         "labels": replace(few_digits, train_labels=(labels + 1) % 10),
         "class names": replace(few_digits, classes=(*few_digits.classes[1:], few_digits.classes[0])),
         "images": replace(few_digits, train_images=pixels),
+        "one pixel": replace(few_digits, test_images=one_pixel),
         "fewer": replace(few_digits, test_images=few_digits.test_images[:19], test_labels=few_digits.test_labels[:19]),
     }
     with on_few(few_digits):
@@ -126,12 +129,22 @@ def test_a_run_goes_on_with_data_that_were_moved(tiny, no_report, tmp_path):
     assert result(path) == result(tmp_path / "whole")
 
 
-def test_a_run_on_a_folder_goes_on_from_another_working_directory(no_report, tmp_path, monkeypatch):
+@pytest.mark.parametrize("stream", ["stream=false", "stream=true"])
+def test_a_run_on_a_folder_goes_on_from_another_working_directory(no_report, tmp_path, monkeypatch, stream):
     for number in range(24):
         file = tmp_path / "images" / "ab"[number % 2] / f"{number}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (16, 16), (10 * number, 9 * number, 8 * number)).save(file)
-    small = ["epochs=2", "policy=none", "model=wrn-10-1", "image_size=16", "batch_size=8", "device=cpu"]
+    small = [
+        "epochs=2",
+        "policy=none",
+        "model=wrn-10-1",
+        "image_size=16",
+        "batch_size=8",
+        "device=cpu",
+        "workers=0",
+        stream,
+    ]
     options = [word for setting in ("data=folder:images", *small) for word in ("--set", setting)]
     monkeypatch.chdir(tmp_path)
     with monkeypatch.context() as patch:
@@ -140,6 +153,15 @@ def test_a_run_on_a_folder_goes_on_from_another_working_directory(no_report, tmp
     assert find_checkpoints(tmp_path / "run")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
+    first, last = tmp_path / "images" / "a" / "0.png", tmp_path / "images" / "b" / "23.png"
+    contents = first.read_bytes(), last.read_bytes()
+    first.write_bytes(contents[1])
+    last.write_bytes(contents[0])
+    outcome = command("resume", tmp_path / "run", "--quiet")
+    assert outcome.exit_code == 1
+    assert "the data are not those that the run" in outcome.stderr, "pixels were swapped between the classes"
+    first.write_bytes(contents[0])
+    last.write_bytes(contents[1])
     outcome = command("resume", tmp_path / "run", "--quiet")
     assert (outcome.exit_code, outcome.output) == (0, "")
 
@@ -201,7 +223,7 @@ def test_checkpoints_that_cannot_be_used_stop_the_run_and_lose_nothing(tiny, no_
         buffer = io.BytesIO()
         torch.save({"config": config_of().to_json(), "bomb": Bomb(canary)}, buffer)
         file.write_bytes(sealed(buffer.getvalue()))
-    refused("no checkpoint can be read")
+    refused("no checkpoint can be used")
     assert not canary.exists()
     for name, content in kept.items():
         (path / name).write_bytes(content)

@@ -177,7 +177,7 @@ def test_held_out_samples_are_trained_on_in_the_last_fifth_alone(tiny, no_report
 
     monkeypatch.setattr(EagerTrainee, "train", noted)
     session, _ = finish(tmp_path / "run", *GAP, "epochs=5")
-    expected = session.search.training_ids(session.samples.labels, epoch=1)
+    expected = session.search.division.ids_in(1)
     assert len(expected) == 50
     assert len(trained) == 5
     assert all(sorted(ids) == expected.tolist() for ids in trained[:4])

@@ -6,6 +6,7 @@ import re
 import torch
 from rich.console import Console
 from runs import TINY_GAP, command, config_of, epoch_record, filter_record, finish, result
+from toy import search_of
 
 import particleaugment as pa
 from particleaugment.report.summary import filter_health, leading_ops, phase_seconds, print_summary
@@ -141,7 +142,7 @@ def test_summary_numbers(tmp_path):
     for record in records:
         run.append_metrics(record)
     console = Console(file=io.StringIO(), width=200)
-    print_summary(run, pa.ParticleAugment(pa.PaperFilter(num_particles=4)).policy, console)
+    print_summary(run, search_of().policy, console)
     text = console.file.getvalue()
     assert re.search(r"last epoch\D*80\.00 %", text)
     assert re.search(r"not a result\)\D*90\.00 % in epoch 1", text)

@@ -5,6 +5,7 @@ import os
 
 import pytest
 from runs import TINY_OPTIONS, StopAfter, command, config_of, finish
+from toy import search_of
 
 import particleaugment as pa
 from particleaugment.runs.verify import verify
@@ -63,7 +64,7 @@ def test_requests_that_are_not_valid(monkeypatch, few_digits, tmp_path, argument
 @pytest.mark.parametrize(("change", "message"), [({"version": 9}, "version 9"), ({"ops": ["Swirl"] * 15}, "Swirl")])
 def test_a_schedule_of_another_version_or_op_set(tiny, tmp_path, change, message):
     file = tmp_path / "policy.json"
-    pa.ParticleAugment(pa.PaperFilter(num_particles=2, nonzero=1)).schedule(3).save(file)
+    search_of(num_particles=2, nonzero=1).schedule(3).save(file)
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
     assert message in refuse(tmp_path / "run", "--set", f"policy=schedule:{file}", code=2)
     assert not (tmp_path / "run").exists()

@@ -8,8 +8,8 @@ import pytest
 from runs import command, config_of, epoch_record, filter_record
 
 from particleaugment.training import run as run_module
-from particleaugment.training.config import Config
 from particleaugment.training.run import RunError, RunFolder
+from particleaugment.util import atomic
 
 
 def test_a_run_folder_appears_with_its_configuration(tmp_path):
@@ -36,10 +36,10 @@ def test_two_processes_make_the_same_folder(tmp_path, monkeypatch):
 
 
 def test_a_disk_that_is_full_while_the_folder_is_made(tmp_path, monkeypatch):
-    def full(self):
+    def full(descriptor):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Config, "to_json", full)
+    monkeypatch.setattr(atomic.os, "fsync", full)
     with pytest.raises(RunError, match="cannot be made: No space left on device"):
         RunFolder.create(tmp_path / "run", config_of())
     assert list(tmp_path.iterdir()) == []

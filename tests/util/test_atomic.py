@@ -1,20 +1,27 @@
 """Files are written whole or not at all, and nothing that somebody put in their place is followed."""
 
+import ast
 import os
+import re
 import stat
 import threading
+from pathlib import Path
 
 import pytest
 
 import particleaugment as pa
+from particleaugment.compare.run_record import RunRecord
+from particleaugment.compare.runner import Child
 from particleaugment.data.transfer import DownloadError, part_file
 from particleaugment.recipes import get_recipe
 from particleaugment.report.gallery import write_gallery
+from particleaugment.report.tensorboard import EventWriter
 from particleaugment.training.run import RunError, RunFolder
 from particleaugment.util import atomic
 from particleaugment.util.atomic import (
     SaveError,
     new_folder,
+    own_folder,
     regular_file,
     remove_leftovers,
     replacing,
@@ -181,6 +188,16 @@ def test_a_folder_replaces_neither_files_nor_links(tmp_path, secret):
     assert names(tmp_path) == ["file", "full", "link"]
 
 
+def test_a_folder_of_our_own_is_no_link(tmp_path, secret):
+    assert own_folder(tmp_path / "new" / "folder").is_dir()
+    assert own_folder(tmp_path / "new" / "folder").is_dir()
+    (tmp_path / "link").symlink_to(secret.parent)
+    with pytest.raises(OSError, match="it is a link, not a folder"):
+        own_folder(tmp_path / "link")
+    with pytest.raises(FileExistsError):
+        own_folder(secret)
+
+
 # Files that grow.
 
 
@@ -200,6 +217,25 @@ def test_a_pipe_with_a_reader_is_refused_too(tmp_path):
     with refused, open(tmp_path / "pipe", "ab", opener=regular_file):
         pass
     os.close(reader)
+
+
+@pytest.mark.parametrize("mode", ["ab", "r+b", "wb"])
+def test_a_file_with_a_second_name_is_not_changed(tmp_path, secret, mode):
+    os.link(secret, tmp_path / "file")
+    refused = pytest.raises(OSError, match="it is the same file as another one")
+    with refused, open(tmp_path / "file", mode, opener=regular_file):
+        pass
+    with open(tmp_path / "file", "rb", opener=regular_file) as file:
+        assert file.read() == b"secret", "it may be read"
+    write_atomically(tmp_path / "file", b"new")
+    assert (tmp_path / "file").read_bytes() == b"new", "and replaced"
+
+
+def test_a_file_is_cut_where_that_is_asked_for(tmp_path):
+    (tmp_path / "file").write_bytes(b"old and long")
+    with open(tmp_path / "file", "wb", opener=regular_file) as file:
+        file.write(b"new")
+    assert (tmp_path / "file").read_bytes() == b"new"
 
 
 def test_regular_files_are_made_and_appended_to(tmp_path):
@@ -266,6 +302,55 @@ def test_the_lock_of_a_run(run, in_the_way, kind):
     with pytest.raises(RunError, match=r"cannot be written: (Is a|it is a link)"), run.locked():
         pass
     assert run.owner() is None, "and a pipe does not block who asks"
+
+
+@pytest.mark.parametrize("name", [".lock", "metrics.jsonl"])
+def test_a_second_name_of_a_file_elsewhere(run, secret, name):
+    os.link(secret, run.path / name)
+    with pytest.raises((RunError, SaveError), match="it is the same file as another one"), run.locked():
+        run.append_metrics({"kind": "epoch"})
+
+
+def test_the_events_of_a_run(run, secret):
+    pytest.importorskip("tensorboard")
+    (run.path / "tensorboard").symlink_to(secret.parent)
+    with pytest.raises(SaveError, match="tensorboard cannot be written: it is a link"):
+        EventWriter(run.path).log({"kind": "epoch", "epoch": 1, "seconds": {}})
+    assert names(secret.parent) == ["secret"]
+
+
+def test_the_logs_of_a_comparison(run, secret):
+    (run.path / "logs").symlink_to(secret.parent)
+    record = RunRecord(arm="none", seed=0, epochs=1)
+    with pytest.raises(OSError, match="it is a link"):
+        Child.start(record, run, run.path / "logs" / "none-0.log", jobs=1)
+    assert names(secret.parent) == ["secret"]
+
+
+def writing_calls(tree):
+    """The calls in a module that write to a path, but for those that name our opener."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        texts = [part.value for part in node.args if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+        options = {option.arg: ast.unparse(option.value) for option in node.keywords}
+        if name in ("write_text", "write_bytes", "mkdtemp", "copyfile", "tofile", "save_file"):
+            yield name
+        elif name in ("open", "FileIO") and options.get("opener") != "regular_file":
+            modes = [text for text in [*texts, options.get("mode", "").strip("'")] if re.fullmatch("[rwaxbt+]+", text)]
+            if any(set(mode) & set("wax+") for mode in modes):
+                yield f"{name}({modes})"
+
+
+def test_nothing_is_written_in_another_way():
+    sources = Path(atomic.__file__).parents[1]
+    found = {
+        (str(file.relative_to(sources)), call)
+        for file in sources.rglob("*.py")
+        for call in writing_calls(ast.parse(file.read_text()))
+    }
+    assert found == set()
 
 
 def test_who_takes_a_run_over_removes_what_was_left(run):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
-from typing import Any, Unpack
+import functools
+import operator
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +23,26 @@ from particleaugment.executors.targets import Augmented, TargetOptions, checked,
 from particleaugment.policies.base import Policy
 from particleaugment.policies.parse import parse
 
-__all__ = ["Augment"]
+__all__ = ["Augment", "one_id"]
+
+Given = ParamSpec("Given")
+Made = TypeVar("Made")
+
+_eager: dict[Callable[..., Any], Callable[..., Any]] = {}
+
+
+def _left_to_python(function: Callable[Given, Made]) -> Callable[Given, Made]:
+    """Let torch's compiler go around a method: it cannot follow counters in shared memory and executors of our own."""
+
+    @functools.wraps(function)
+    def method(*given: Given.args, **options: Given.kwargs) -> Made:
+        if "torch._dynamo" not in sys.modules:  # which takes long to import, and without which nothing is compiled
+            return function(*given, **options)
+        if function not in _eager:
+            _eager[function] = torch.compiler.disable(function)
+        return _eager[function](*given, **options)  # type: ignore[no-any-return]
+
+    return method
 
 
 class Augment(nn.Module):
@@ -105,10 +127,9 @@ class Augment(nn.Module):
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch, part of every draw's key; call it before each epoch."""
-        if epoch < 0:
-            raise ValueError(f"the epoch must not be negative, got {epoch}")
-        self._live.epoch = int(epoch)
+        self._live.epoch = _checked_epoch(epoch)
 
+    @_left_to_python
     def forward(
         self,
         images: Tensor,
@@ -136,10 +157,8 @@ class Augment(nn.Module):
         """
         given = {"masks": masks, "boxes": boxes, "keypoints": keypoints, "labels": labels}
         if isinstance(images, Tensor) and images.dim() == 3:
-            if ids is not None:
-                number = ids if isinstance(ids, Tensor) else torch.tensor(ids, device="cpu")
-                ids = number.to(torch.int64).reshape(1)
-            return _first(self._augmented(images.unsqueeze(0), ids, _as_batch(given)))
+            one = None if ids is None else one_id(ids)
+            return _first(self._augmented(images.unsqueeze(0), one, _as_batch(given)))
         return self._augmented(images, ids, given)
 
     def with_steps(
@@ -155,7 +174,7 @@ class Augment(nn.Module):
         ids = self._live.next_ids(len(images)) if ids is None else checked_ids(ids)
         if ids.shape != images.shape[:1]:
             raise ValueError(f"there must be one id per image, got {tuple(ids.shape)} ids for {len(images)} images")
-        ids = ids.to(images.device, non_blocking=True)
+        ids = ids.to(images.device, non_blocking=images.is_cuda)
         epoch = self.epoch  # read once: it may change while a worker is at it
         program = self.policy.sample(ids, epoch, self.seed, (int(images.shape[-2]), int(images.shape[-1])))
         if wanted:
@@ -225,3 +244,25 @@ def _first(result: Tensor | Augmented) -> Tensor | Augmented:
     if isinstance(result, Tensor):
         return result.squeeze(0)
     return Augmented(*[None if part is None else part[0] for part in result])  # type: ignore[arg-type]
+
+
+def _checked_epoch(epoch: object) -> int:
+    try:
+        if isinstance(epoch, bool):
+            raise TypeError
+        number = operator.index(epoch)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"the epoch must be a whole number, got {epoch!r}") from None
+    if number < 0:
+        raise ValueError(f"the epoch must not be negative, got {number}")
+    if number >= 1 << 32:
+        raise ValueError(f"the epoch must be below 2^32, got {number}")
+    return number
+
+
+def one_id(number: object) -> Tensor:
+    """Return the id of a single image as a batch's."""
+    found = number if isinstance(number, Tensor) else torch.tensor(number, device="cpu")
+    if found.numel() != 1 or found.is_floating_point() or found.is_complex() or found.dtype == torch.bool:
+        raise TypeError(f"the id of an image must be a whole number, got {number!r}")
+    return found.to(torch.int64).reshape(1)

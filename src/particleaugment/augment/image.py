@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
@@ -9,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from particleaugment.augment.batch import Augment
+from particleaugment.augment.batch import Augment, one_id
 from particleaugment.augment.structures import MOVED, Mover, is_image, leaves, mapped, move_named, tv_kind
 from particleaugment.data.samples import to_uint8
 from particleaugment.executors import choose_executor
@@ -19,7 +22,19 @@ from particleaugment.policies.base import Policy
 if TYPE_CHECKING:
     from particleaugment.search.search import ParticleAugment
 
-__all__ = ["ImageTransform"]
+__all__ = ["ImageTransform", "sample_id"]
+
+_sample: ContextVar[int | None] = ContextVar("sample", default=None)
+
+
+@contextmanager
+def sample_id(id: int) -> Iterator[None]:
+    """Give a sample's id to every :class:`ImageTransform` called in this block without one, such as in ``Compose``."""
+    token = _sample.set(id)
+    try:
+        yield
+    finally:
+        _sample.reset(token)
 
 
 class ImageTransform(nn.Module):
@@ -35,13 +50,14 @@ class ImageTransform(nn.Module):
       dict. Boxes that leave the image are dropped with their ``labels`` (or ``class_labels``), keypoints get a last
       column that is 0 for those that left, and other names pass. ``masks`` is a list of masks.
 
-    In workers of a data loader it sees every change of the policy and of the epoch, because both lie in
+    In workers of a data loader it sees every change of the policy and of the epoch, because both are in
     shared memory: what is set between two epochs holds for the whole next epoch, also with ``persistent_workers``. What
     is set while an epoch runs reaches the batches that workers have not prepared yet, which are up to ``num_workers *
     prefetch_factor`` ahead of the loop.
 
-    Inside ``Compose`` there are no sample ids, so draws follow each worker's own count of images. Where ids matter, let
-    the data set call ``transform(image, id=index)``, or augment batches with :class:`particleaugment.Augment`.
+    ``Compose`` passes no sample ids on. Give the whole chain to :meth:`particleaugment.ParticleAugment.training_set`,
+    which tells the transform each sample's id, or let the data set call ``transform(image, id=index)``. A policy
+    without a search also works without ids: draws then follow each worker's own count of images.
 
     Args:
         augmentation: A policy, a string for :func:`particleaugment.parse`, an :class:`particleaugment.Augment` (with
@@ -114,8 +130,9 @@ class ImageTransform(nn.Module):
 
     def _augmented(self, image: Any, id: int | None, wanted: bool) -> tuple[Any, Mover | None]:
         """The augmented image, as the kind that was given, and what moves its targets."""
+        id = _sample.get() if id is None else id
         pixels = to_uint8(image.as_subclass(Tensor) if isinstance(image, Tensor) else image)
-        ids = None if id is None else torch.tensor([id], device="cpu")
+        ids = None if id is None else one_id(id)
         images, steps = self.augment.with_steps(pixels.unsqueeze(0), ids, wanted=wanted)
         result: Any = images.squeeze(0)
         mover = None

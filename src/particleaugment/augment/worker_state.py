@@ -1,13 +1,15 @@
 """What of an augmentation changes while workers of a data loader run, in memory that they share.
 
 A worker holds a copy of the data set from the moment it was started. Whatever changes afterwards in the main process
-never reaches it, unless it lies in shared memory: the epoch, the particles and their weights. The counters that stand
-in for sample ids lie there too, one per worker, so that workers started anew for each epoch go on where the last ones
-stopped.
+never reaches it, except through shared memory: the epoch, the particles and their weights. The counters that stand in
+for sample ids are there too, one per worker, so that workers that are restarted in each epoch continue where the last
+ones stopped; and so is the last epoch in which an image was augmented, which a search asks for.
 """
 
 from __future__ import annotations
 
+import os
+import threading
 from typing import Any
 
 import torch
@@ -16,12 +18,25 @@ from torch import Tensor
 from torch.utils.data import get_worker_info
 
 from particleaugment.policies.base import Policy
-from particleaugment.util.shared_memory import sharing
+from particleaugment.util.shared_memory import ordinary_tensors, sharing
 
 __all__ = ["LiveState"]
 
 MAX_WORKERS = 1023
-_EPOCH, _VERSION, _GENERATION, _RANK, _COUNTERS = 0, 1, 2, 3, 4
+_EPOCH, _VERSION, _GENERATION, _RANK, _USED, _COUNTERS = 0, 1, 2, 3, 4, 5
+
+
+_counting = threading.Lock()
+
+
+def _count_anew() -> None:
+    """Let a forked process count: the thread that held the lock may not have come along."""
+    global _counting
+    _counting = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_count_anew)
 
 
 class LiveState:
@@ -42,6 +57,7 @@ class LiveState:
     _version: int
     _block: Tensor | None
 
+    @ordinary_tensors()
     @sharing()
     def __init__(self, policy: Policy):
         self._numbers: Tensor = torch.zeros(
@@ -85,13 +101,28 @@ class LiveState:
         self._numbers[_VERSION] += 1
         self._policy, self._version = policy, int(self._numbers[_VERSION])
 
+    @property
+    def used_in(self) -> int:
+        """The last epoch in which any process has augmented an image, as far as :meth:`note_use` was called."""
+        return int(self._numbers[_USED])
+
+    @used_in.setter
+    def used_in(self, epoch: int) -> None:
+        self._numbers[_USED] = epoch
+
+    def note_use(self) -> None:
+        """Note that images are augmented in the present epoch."""
+        if self.used_in != self.epoch:
+            self.used_in = self.epoch
+
     def next_ids(self, count: int) -> Tensor:
         """Return ids that no earlier call, no other worker and no other rank of ``torch.distributed`` has had."""
         self._note_rank()
         worker = get_worker_info()
         slot = 0 if worker is None else worker.id + 1
-        start = int(self._numbers[_COUNTERS + slot]) + (slot << 40) + (int(self._numbers[_RANK]) << 50)
-        self._numbers[_COUNTERS + slot] += count
+        with _counting:  # threads of a process share a counter
+            start = int(self._numbers[_COUNTERS + slot]) + (slot << 40) + (int(self._numbers[_RANK]) << 50)
+            self._numbers[_COUNTERS + slot] += count
         return torch.arange(start, start + count, device="cpu")
 
     @property
@@ -111,6 +142,7 @@ class LiveState:
         if get_worker_info() is None:
             self._numbers[_RANK] = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
+    @ordinary_tensors()
     @sharing()
     def _install(self, policy: Policy) -> None:
         self._policy = policy
@@ -118,6 +150,7 @@ class LiveState:
         numbers = policy.numbers()
         self._block = None if numbers is None else numbers.share_memory_()
 
+    @ordinary_tensors()
     def _refresh(self) -> None:
         assert self._block is not None
         while True:
@@ -131,9 +164,10 @@ class LiveState:
     def __deepcopy__(self, memo: dict[int, Any]) -> LiveState:
         copy = LiveState(self.policy)
         copy._numbers[_RANK] = self._numbers[_RANK]
-        copy.epoch, copy.counters = self.epoch, self.counters
+        copy.epoch, copy.used_in, copy.counters = self.epoch, self.used_in, self.counters
         return copy
 
+    @ordinary_tensors()
     @sharing()
     def __setstate__(self, state: dict[str, Any]) -> None:
         # A copy by handle, as for a worker, is shared already; one by value, from a file, is to be shared anew.

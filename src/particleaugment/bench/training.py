@@ -17,6 +17,7 @@ import torch
 from particleaugment.data.cifar import CIFAR10, PIXELS, SIDE
 from particleaugment.training.config import Config
 from particleaugment.training.run import RunError, RunFolder
+from particleaugment.util.atomic import write_atomically
 
 __all__ = ["POLICIES", "epoch_medians", "time_run", "write_generated_cifar10"]
 
@@ -113,10 +114,10 @@ def write_generated_cifar10(parent: Path, seed: int) -> Path:
     images = torch.nn.functional.interpolate(coarse, size=(SIDE, SIDE), mode="bilinear").to(torch.uint8)
     folder = parent / CIFAR10.folder
     folder.mkdir()
-    (folder / CIFAR10.class_names).write_text("\n".join(f"class {number}" for number in range(10)) + "\n")
+    write_atomically(folder / CIFAR10.class_names, "\n".join(f"class {number}" for number in range(10)) + "\n")
     for name, size in CIFAR10.sizes().items():
         count = size // CIFAR10.row_bytes
         labels = torch.randint(0, 10, (count, 1), generator=generator, dtype=torch.uint8)
         pixels = images.view(_GENERATED, PIXELS).repeat(count // _GENERATED, 1)
-        (folder / name).write_bytes(torch.cat([labels, pixels], 1).numpy().tobytes())
+        write_atomically(folder / name, torch.cat([labels, pixels], 1).numpy().tobytes())
     return folder

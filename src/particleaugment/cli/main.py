@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import wraps
@@ -23,7 +22,8 @@ from particleaugment import __version__
 from particleaugment.cli.policy import Epoch, add_commands
 from particleaugment.compare.command import compare
 from particleaugment.util.atomic import write_atomically
-from particleaugment.util.output import Commands, Output
+from particleaugment.util.output import Commands, Output, say
+from particleaugment.util.shown import printable
 
 if TYPE_CHECKING:
     from particleaugment.training.config import Config
@@ -111,7 +111,7 @@ def report(run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder."
         from particleaugment.report.page import write_report
         from particleaugment.training.run import RunFolder
 
-        print(f"wrote {write_report(RunFolder.open(run))}")
+        say(f"wrote {write_report(RunFolder.open(run))}")
 
 
 @app.command("compare")
@@ -131,7 +131,7 @@ def verify(run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder."
         from particleaugment.runs.verify import verify as verify_run
 
         verdict = verify_run(run)
-        print("\n".join(verdict.lines(min(shutil.get_terminal_size().columns, 100))))
+        say("\n".join(verdict.lines(min(shutil.get_terminal_size().columns, 100))))
         if not verdict.sound:
             raise typer.Exit(1)
 
@@ -167,7 +167,7 @@ def policy_gallery(
         from particleaugment.policies import load
         from particleaugment.report.gallery import write_gallery
 
-        print(f"wrote {write_gallery(out, None if file is None else load(file))}")
+        say(f"wrote {write_gallery(out, None if file is None else load(file))}")
 
 
 @app.command()
@@ -190,7 +190,7 @@ def data(
         except KeyboardInterrupt:
             _fail("stopped; the same command goes on from what has arrived", 130)
         if not quiet:
-            print(f"{name} is in {folder}")
+            say(f"{name} is in {folder}")
 
 
 @app.command()
@@ -223,7 +223,7 @@ def bench(
         if data is not None and document["machine"]["gpu"] is None:
             console.print("There is no GPU here, so the epochs are of the small network on the digits, not of --data.")
         if out is not None:
-            print(f"wrote {out}")
+            say(f"wrote {out}")
 
 
 @app.command("list")
@@ -297,7 +297,7 @@ add_commands(policy_app, _clear_errors)
 
 def _fail(message: str, code: int) -> None:
     with suppress(BrokenPipeError):  # where nobody reads it, the code is left
-        print(f"particleaugment: {message}", file=sys.stderr)
+        say(f"particleaugment: {printable(message)}", error=True)
     raise typer.Exit(code)
 
 

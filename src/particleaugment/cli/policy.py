@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from enum import StrEnum
@@ -12,6 +11,7 @@ from typing import Annotated
 import typer
 
 from particleaugment.util.atomic import write_atomically
+from particleaugment.util.output import say
 
 __all__ = ["Epoch", "add_commands"]
 
@@ -84,9 +84,9 @@ def add_commands(app: typer.Typer, clear_errors: Callable[[], AbstractContextMan
 def _write(text: str, note: str, out: Path | None) -> None:
     if out is None:
         print(text, end="")
-        print(note, file=sys.stderr)
+        say(note, error=True)
         return
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, text)
-    print(f"wrote {out}")
-    print(note)
+    say(f"wrote {out}")
+    say(note)

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from particleaugment.compare.run_record import ARM_NAME, ArmName
 from particleaugment.core.ops import OPS
 from particleaugment.policies.parse import TIMM_OPS
 from particleaugment.recipes import Recipe
@@ -18,6 +19,7 @@ from particleaugment.training.build import resolve
 from particleaugment.training.config import LEARNED, Config, ConfigError, settings_of
 from particleaugment.training.override import assigned, is_filter_setting, override
 from particleaugment.util.hints import nearest_name
+from particleaugment.util.typed import rebuilt
 
 __all__ = ["ARMS", "Arm", "Base", "parse_arms", "parse_seeds"]
 
@@ -77,7 +79,7 @@ class Arm:
         meaning: What it is, in a line.
     """
 
-    name: str
+    name: ArmName
     policy: str = LEARNED
     filter: str = "gap"
     ops: tuple[str, ...] = OPS
@@ -114,10 +116,12 @@ class Arm:
         return {"name": self.name, **chosen, **ops, "settings": list(self.settings), "meaning": self.meaning}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Arm:
-        """Rebuild an arm from :meth:`to_dict`."""
-        lists = {name: tuple(data[name]) for name in ("ops", "settings") if name in data}
-        return cls(**{**data, **lists})
+    def from_dict(cls, data: Any, place: str = "arm") -> Arm:
+        """Rebuild an arm from :meth:`to_dict`, or raise a ValueError that names the field."""
+        arm = rebuilt(cls, data, place)
+        if arm.filter not in FILTERS:
+            raise ValueError(f"{place}.filter must be one of {', '.join(FILTERS)}")
+        return arm
 
 
 ARMS: Mapping[str, Arm] = MappingProxyType(
@@ -226,7 +230,7 @@ def _arm(words: list[str]) -> Arm:
         return _schedule_arm(rest)
     if name in ARMS:
         raise ConfigError(f"the arm {name!r} has its own settings; give an arm with others another name")
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+    if not re.fullmatch(ARM_NAME, name):
         raise ConfigError(f"{name!r} cannot be an arm's name: use letters, digits, '.', '-' and '_'")
     settings = tuple(filter(None, [rest, *words[1:]]))
     if not settings:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from particleaugment.util.shown import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -105,7 +107,7 @@ def _command_text(recipe: str, arms: str, seeds: str, assignments: list[str], jo
         elif key == "data" and ":" in value:
             assignment = f"data={value.partition(':')[0]}:DIR"
         words += ["--set", assignment]
-    return shlex.join([*words, *(["--jobs", str(jobs)] if jobs > 1 else [])])
+    return printable(shlex.join([*words, *(["--jobs", str(jobs)] if jobs > 1 else [])]))
 
 
 def _base(recipe: str, assignments: list[str]) -> Base:
@@ -185,10 +187,11 @@ def _report(path: Path, against: str | None, console: Console) -> None:
 def _tell_failures(folder: ComparisonFolder, comparison: Comparison) -> None:
     """Print to standard error what a quiet command must not keep to itself."""
     from particleaugment.compare.arm_summary import unfinished_remark
+    from particleaugment.util.output import say
 
     for run in comparison.unfinished:
         if run.problem is not None:
-            print(f"particleaugment: {unfinished_remark(run, folder)}", file=sys.stderr)
+            say(f"particleaugment: {printable(unfinished_remark(run, folder))}", error=True)
 
 
 def _publish(folder: ComparisonFolder, comparison: Comparison, console: Console) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,9 @@ from particleaugment.training.config import Config, ConfigError, settings_of
 from particleaugment.training.run import RunError, RunFolder, locked_folder
 from particleaugment.util.atomic import write_atomically
 from particleaugment.util.hints import nearest_name
+from particleaugment.util.reading import read_file
+from particleaugment.util.strict_json import JSONError, parse_json
+from particleaugment.util.typed import rebuilt
 
 __all__ = ["Comparison", "ComparisonFolder"]
 
@@ -131,23 +134,76 @@ class Comparison:
         return "{\n" + ",\n".join(f'"{key}": {_lines(value)}' for key, value in document.items()) + "\n}\n"
 
     @classmethod
-    def from_json(cls, text: str) -> Comparison:
+    def from_json(cls, text: str | bytes) -> Comparison:
         """Rebuild a comparison from :meth:`to_json`."""
         try:
-            data = json.loads(text)
-            if data["format"] != FORMAT or data["version"] != VERSION:
-                raise ValueError(f"its format must be {FORMAT!r}, version {VERSION}")
-            return cls(
-                base=Base(Config.from_json(json.dumps(data["config"])), filter_settings=tuple(data["filter_settings"])),
-                arms=tuple(Arm.from_dict(arm) for arm in data["arms"]),
-                against=data["against"],
-                runs=tuple(RunRecord.from_dict(run) for run in data["runs"]),
-                commands=tuple(data["commands"]),
-            )
-        except KeyError as error:
-            raise ValueError(f"it lacks the field {error.args[0]!r}") from None
-        except TypeError as error:
+            data = parse_json(text.encode() if isinstance(text, str) else text)
+        except JSONError as error:
             raise ValueError(str(error)) from None
+        if not isinstance(data, dict) or data.get("format") != FORMAT or data.get("version") != VERSION:
+            raise ValueError(f"its format must be {FORMAT!r}, version {VERSION}")
+        found = rebuilt(_File, {name: data[name] for name in _READ if name in data})
+        config = Config.from_json(json.dumps(data.get("config")))
+        comparison = cls(
+            base=Base(config, filter_settings=found.filter_settings),
+            arms=tuple(Arm.from_dict(arm, f"arms[{place}]") for place, arm in enumerate(_listed(data, "arms"))),
+            against=found.against,
+            runs=tuple(RunRecord.from_dict(run, f"runs[{place}]") for place, run in enumerate(_listed(data, "runs"))),
+            commands=tuple(asdict(made_by) for made_by in found.commands),
+        )
+        comparison._check()
+        return comparison
+
+    def _check(self) -> None:
+        """Raise a ValueError where parts of a file do not fit each other."""
+        names = [arm.name for arm in self.arms]
+        if len(set(names)) < len(names):
+            raise ValueError("its arms must have different names")
+        if self.against not in names:
+            raise ValueError("against must be one of its arms")
+        if strangers := {run.arm for run in self.runs} - set(names):
+            raise ValueError(f"its runs have the arm {min(strangers)}, which is none of its arms")
+        if len({(run.arm, run.seed) for run in self.runs}) < len(self.runs):
+            raise ValueError("its runs must have different arms or seeds")
+        for name in names:
+            if len({run.evaluated_epochs for run in self.of_arm(name) if run.finished}) > 1:
+                raise ValueError(f"the finished runs of the arm {name} must have figures of the same epochs")
+        for arm in self.arms:
+            arm.config(self.base, seed=0)
+
+
+@dataclass(frozen=True)
+class _Machine:
+    cpu: str = ""
+    cores: int = 0
+    gpu: str | None = None
+    system: str = ""
+    python: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _MadeBy:
+    command: str
+    machine: _Machine
+
+
+@dataclass(frozen=True)
+class _File:
+    """What is read of ``compare.json`` besides arms, runs and configuration; the rest of it follows from these."""
+
+    against: str
+    filter_settings: tuple[str, ...]
+    commands: tuple[_MadeBy, ...]
+
+
+_READ = tuple(each.name for each in fields(_File))
+
+
+def _listed(data: Mapping[str, Any], name: str) -> list[Any]:
+    if not isinstance(data.get(name), list):
+        raise ValueError(f"{name} must be a list")
+    return data[name]  # type: ignore[no-any-return]
 
 
 class ComparisonFolder:
@@ -182,9 +238,11 @@ class ComparisonFolder:
         if not self.file.exists():
             return None
         try:
-            return Comparison.from_json(self.file.read_text(encoding="utf-8"))
-        except (ValueError, RecursionError) as error:
+            return Comparison.from_json(read_file(self.file))
+        except ValueError as error:
             raise RunError(f"{self.file} is not the file of a comparison: {error}") from None
+        except OSError as error:
+            raise RunError(f"{self.file} cannot be read: {error.strerror}") from None
 
     def write(self, comparison: Comparison) -> None:
         """Write ``compare.json``."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
+
+from markupsafe import Markup
 
 from particleaugment.compare import comparison_plots as plots
 from particleaugment.compare.arm_summary import (
@@ -16,10 +17,20 @@ from particleaugment.compare.arm_summary import (
     time_remark,
 )
 from particleaugment.compare.comparison import Comparison
-from particleaugment.report.page import alarm_box, figure, self_contained, settings_table
+from particleaugment.report.html import (
+    alarm_box,
+    command,
+    figure,
+    folded,
+    heading,
+    paragraph,
+    self_contained,
+    settings_table,
+    table,
+)
 from particleaugment.training.clock import duration
 
-__all__ = ["render", "table"]
+__all__ = ["render"]
 
 
 def render(comparison: Comparison) -> str:
@@ -31,11 +42,11 @@ def render(comparison: Comparison) -> str:
         f"{base.model} on {base.data.name}{base.data.part}, {base.training.epochs} epochs; "
         f"{finished} of {len(comparison.runs)} runs finished; accuracy on {comparison.measured_on} images"
     )
-    parts = [alarm_box(remarks(comparison)), *_recommendation(comparison)]
+    parts: list[Markup | None] = [alarm_box(remarks(comparison)), *_recommendation(comparison)]
     if summaries:
         parts += _accuracy(comparison, summaries)
         parts += _differences(comparison)
-        parts += ["<h2>Training</h2>", figure(plots.curves(comparison), _CURVES)]
+        parts += [heading("Training"), figure(plots.curves(comparison), _CURVES)]
         parts += _time(comparison, summaries)
     parts += _runs(comparison)
     parts += _made_by(comparison)
@@ -48,44 +59,50 @@ _CURVES = (
 )
 
 
-def _recommendation(comparison: Comparison) -> list[str]:
+def _recommendation(comparison: Comparison) -> list[Markup | None]:
     advice = comparison.recommendation
     if advice is None:
         return []
-    return ["<h2>Recommendation</h2>", *(f"<p>{escape(sentence)}</p>" for sentence in advice.sentences)]
+    return [heading("Recommendation"), *(paragraph(sentence) for sentence in advice.sentences)]
 
 
-def _accuracy(comparison: Comparison, summaries: Sequence[ArmSummary]) -> list[str]:
+def _accuracy(comparison: Comparison, summaries: Sequence[ArmSummary]) -> list[Markup | None]:
     meanings = {arm.name: arm.meaning for arm in comparison.arms}
     rows = [(s.arm, str(s.runs), accuracy_text(s), f"{s.best_epoch_mean:.2f}", meanings[s.arm]) for s in summaries]
     heads = ("arm", "runs", "last epoch, % (± deviation over seeds)", "best epoch, %: not a result", "")
     return [
-        "<h2>Accuracy</h2>",
+        heading("Accuracy"),
         table(heads, rows),
-        '<p class="faint">The result is the accuracy of the last epoch. The best epoch is chosen by the accuracy on '
-        f"the same {comparison.measured_on} images and flatters every arm; it is given because it is often quoted.</p>",
+        paragraph(
+            "The result is the accuracy of the last epoch. The best epoch is chosen by the accuracy on the same "
+            f"{comparison.measured_on} images and flatters every arm; it is given because it is often quoted.",
+            faint=True,
+        ),
         figure(plots.accuracies(comparison), "Every run's last-epoch accuracy; the line is the arm's mean."),
     ]
 
 
-def _differences(comparison: Comparison) -> list[str]:
+def _differences(comparison: Comparison) -> list[Markup | None]:
     found = differences(comparison.arms, comparison.runs, comparison.against)
     if not found:
         return []
     rows = [(d.arm, interval_text(d), str(d.points.pairs) if d.points else "0") for d in found]
     return [
-        f"<h2>Differences to {escape(comparison.against)}</h2>",
+        heading(f"Differences to {comparison.against}"),
         table(("arm", "points [95 % interval]", "pairs of runs"), rows),
-        '<p class="faint">Last-epoch accuracy, arm minus arm on the same seed; the interval is Student\'s t over these '
-        "differences. An interval that holds 0 shows no difference. Each stands for itself: of twenty such intervals "
-        "one is expected to miss.</p>",
+        paragraph(
+            "Last-epoch accuracy, arm minus arm on the same seed; the interval is Student's t over these differences. "
+            "An interval that holds 0 shows no difference. Each stands for itself: of twenty such intervals one is "
+            "expected to miss.",
+            faint=True,
+        ),
         figure(
             plots.intervals(comparison), "Mean difference and its interval; an open circle is one pair, no interval."
         ),
     ]
 
 
-def _time(comparison: Comparison, summaries: Sequence[ArmSummary]) -> list[str]:
+def _time(comparison: Comparison, summaries: Sequence[ArmSummary]) -> list[Markup | None]:
     phases = list(dict.fromkeys(phase for summary in summaries for phase in summary.overhead))
     rows = [
         (s.arm, f"{s.seconds:.1f}", *(_percent(s.overhead.get(phase)) for phase in phases), f"{s.search_overhead:.1f}")
@@ -93,11 +110,14 @@ def _time(comparison: Comparison, summaries: Sequence[ArmSummary]) -> list[str]:
     ]
     heads = ("arm", "seconds a run", *(f"{phase}, %" for phase in phases), "search in all, %")
     return [
-        "<h2>Time</h2>",
+        heading("Time"),
         table(heads, rows),
-        '<p class="faint">Seconds are those that the run\'s phases took; start-up and compilation are not counted. '
-        "Percentages are of the time spent in training; the search is every phase but training and evaluation. "
-        f"{time_remark(comparison)}</p>",
+        paragraph(
+            "Seconds are those that the run's phases took; start-up and compilation are not counted. Percentages are "
+            "of the time spent in training; the search is every phase but training and evaluation. "
+            f"{time_remark(comparison)}",
+            faint=True,
+        ),
         figure(plots.times(comparison), "Seconds per phase."),
     ]
 
@@ -106,7 +126,7 @@ def _percent(value: float | None) -> str:
     return "" if value is None else f"{value:.1f}"
 
 
-def _runs(comparison: Comparison) -> list[str]:
+def _runs(comparison: Comparison) -> list[Markup | None]:
     rows = [
         (
             run.arm,
@@ -121,27 +141,20 @@ def _runs(comparison: Comparison) -> list[str]:
         for run in comparison.runs
     ]
     heads = ("arm", "seed", "last epoch, %", "best epoch, %", "time", "ops per image", "updates skipped", "state")
-    return ["<h2>Runs</h2>", f"<details><summary>All {len(rows)} runs</summary>{table(heads, rows)}</details>"]
+    return [heading("Runs"), folded(f"All {len(rows)} runs", table(heads, rows))]
 
 
-def _made_by(comparison: Comparison) -> list[str]:
-    parts = ["<h2>How it was made</h2>"]
+def _made_by(comparison: Comparison) -> list[Markup | None]:
+    parts: list[Markup | None] = [heading("How it was made")]
     for made_by in comparison.commands:
         where = made_by["machine"]
         versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())
         machine = f"{where['gpu'] or where['cpu']}, {where['cores']} cores, Python {where['python']}, {versions}"
-        parts.append(f'<pre>{escape(made_by["command"])}</pre><p class="faint">{escape(machine)}</p>')
+        parts += [command(made_by["command"]), paragraph(machine, faint=True)]
     rows = [(arm.name, arm.described) for arm in comparison.arms]
     parts += [
-        "<p>This page is written anew from the folder by <code>particleaugment compare FOLDER --report</code>.</p>",
-        f"<details><summary>What each arm sets</summary>{table(('arm', 'settings'), rows)}</details>",
+        paragraph("To write this page again from the folder:", code="particleaugment compare FOLDER --report"),
+        folded("What each arm sets", table(("arm", "settings"), rows)),
         settings_table(comparison.base.settings),
     ]
     return parts
-
-
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table of plain texts in HTML."""
-    head = "".join(f"<th>{escape(text)}</th>" for text in heads)
-    body = "".join("<tr>" + "".join(f"<td>{escape(text)}</td>" for text in row) + "</tr>" for row in rows)
-    return f"<table><tr>{head}</tr>{body}</table>"

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from particleaugment.compare.arms import Arm, Base
 from particleaugment.models import build_model
-from particleaugment.search.search import ParticleAugment
 from particleaugment.training.build import build
 from particleaugment.training.config import Config, ConfigError
 from particleaugment.training.data_checks import check_search
@@ -97,11 +96,16 @@ def _problem(config: Config, facts: _Facts) -> str:
 
 def _misfit(config: Config, facts: _Facts) -> str:
     """Return why the samples that a filter step asks for cannot be had, or nothing."""
+    config.filter.check(config.ops, config.training.epochs)
     try:
-        search = ParticleAugment(
-            config.filter, epochs=config.training.epochs, seed=config.seed, ops=config.ops, groups=facts.groups
+        check_search(
+            config.filter,
+            facts.labels,
+            say=lambda sentence: None,
+            epochs=config.training.epochs,
+            seed=config.seed,
+            groups=facts.groups,
         )
-        check_search(search, facts.labels, say=lambda sentence: None)
     except ConfigError as error:
         return str(error)
     return ""

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any
 
 from particleaugment.report.summary import filter_health, phase_seconds
+from particleaugment.training.records import LARGEST_NUMBER, MOST_EPOCHS
 from particleaugment.training.run import RunFolder
+from particleaugment.util.typed import Matching, Within, rebuilt
 
-__all__ = ["RunRecord"]
+__all__ = ["ARM_NAME", "ArmName", "RunRecord"]
+
+ARM_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+"""What an arm's name looks like; it is part of the names of files."""
+ArmName = Annotated[str, Matching(ARM_NAME, "an arm's name: letters, digits, '.', '-' and '_'")]
 
 PLAIN_PHASES = ("train", "evaluate")
 """The phases that a run without a search has too."""
@@ -33,18 +39,18 @@ class RunRecord:
         evaluated: The evaluated epochs; empty where every epoch is.
     """
 
-    arm: str
-    seed: int
-    epochs: int
+    arm: ArmName
+    seed: Annotated[int, Within(0, (1 << 63) - 1)]
+    epochs: Annotated[int, Within(1, MOST_EPOCHS)]
     finished: bool = False
-    accuracy: tuple[float, ...] = ()
-    train_loss: tuple[float, ...] = ()
-    ops_per_image: tuple[float, ...] = ()
-    seconds: dict[str, float] = field(default_factory=dict)
-    filter: dict[str, Any] = field(default_factory=dict)
-    at_once: int = 1
+    accuracy: tuple[Annotated[float, Within(0, 100)], ...] = ()
+    train_loss: tuple[Annotated[float, Within(-LARGEST_NUMBER, LARGEST_NUMBER)], ...] = ()
+    ops_per_image: tuple[Annotated[float, Within(0, LARGEST_NUMBER)], ...] = ()
+    seconds: dict[str, Annotated[float, Within(0, LARGEST_NUMBER)]] = field(default_factory=dict)
+    filter: dict[str, Annotated[int | float, Within(0, LARGEST_NUMBER)] | None] = field(default_factory=dict)
+    at_once: Annotated[int, Within(1, 1 << 20)] = 1
     problem: str | None = None
-    evaluated: tuple[int, ...] = ()
+    evaluated: tuple[Annotated[int, Within(1, MOST_EPOCHS)], ...] = ()
 
     @property
     def evaluated_epochs(self) -> tuple[int, ...]:
@@ -112,10 +118,18 @@ class RunRecord:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> RunRecord:
-        """Rebuild a record from :meth:`to_dict`."""
-        values = {item.name: data[item.name] for item in fields(cls) if item.name != "evaluated"}
-        values["evaluated"] = tuple(data.get("evaluated", ()))
-        for name in ("accuracy", "train_loss", "ops_per_image"):
-            values[name] = tuple(float(value) for value in values[name])
-        return cls(**values)
+    def from_dict(cls, data: Any, place: str = "run") -> RunRecord:
+        """Rebuild a record from :meth:`to_dict`, or raise a ValueError that names the field."""
+        record = rebuilt(cls, data, place)
+        if record.finished and not record.accuracy:
+            raise ValueError(f"{place} is finished, but has no accuracy")
+        for name in ("train_loss", "ops_per_image", "evaluated"):
+            length = len(getattr(record, name))
+            if length != len(record.accuracy) and (length or name == "train_loss"):
+                raise ValueError(f"{place}.{name} must be as long as accuracy, {len(record.accuracy)} numbers")
+        at = record.evaluated_epochs
+        if list(at) != sorted(set(at)) or record.epochs_done > record.epochs:
+            raise ValueError(f"{place}.evaluated must be epochs of the run, in rising order")
+        if record.filter and {"steps", "skipped", "ops_per_image"} - record.filter.keys():
+            raise ValueError(f"{place}.filter must have steps, skipped and ops_per_image")
+        return record

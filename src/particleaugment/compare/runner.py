@@ -16,12 +16,15 @@ from typing import IO
 from particleaugment.compare.run_record import RunRecord
 from particleaugment.training.checkpoint import find_checkpoints
 from particleaugment.training.run import RunFolder
-from particleaugment.util.atomic import regular_file
+from particleaugment.util.atomic import own_folder, regular_file
+from particleaugment.util.reading import open_file, read_file
 from particleaugment.util.stop import Stop
+from particleaugment.util.strict_json import clipped
 
 __all__ = ["Child", "run_children"]
 
 POLL_SECONDS = 0.1
+_LAST_LINE = 1 << 16
 NOT_VALID = 2
 """The exit code of a request that was not valid: nothing was started."""
 
@@ -45,7 +48,7 @@ class Child:
     @classmethod
     def start(cls, record: RunRecord, run: RunFolder, log: Path, jobs: int) -> Child:
         """Start or continue a run."""
-        log.parent.mkdir(parents=True, exist_ok=True)
+        own_folder(log.parent)
         command = [sys.executable, "-m", "particleaugment.cli.worker", "resume", str(run.path)]
         with open(log, "ab", opener=regular_file) as output:
             # A session of its own, so that Ctrl-C reaches the parent alone, which passes it on once.
@@ -74,16 +77,22 @@ class Child:
     @property
     def epochs_done(self) -> int:
         """The last epoch that the run's metrics know of."""
-        if not self.run.metrics.exists():
+        try:
+            found = re.findall(rb'"kind": "epoch", "epoch": (\d+)', read_file(self.run.metrics))
+        except OSError:
             return 0
-        found = re.findall(rb'"kind": "epoch", "epoch": (\d+)', self.run.metrics.read_bytes())
         return int(found[-1]) if found else 0
 
     @property
     def last_line(self) -> str:
         """The last line that the process has written."""
-        lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return lines[-1].strip().removeprefix("particleaugment: ") if lines else "it wrote nothing"
+        try:
+            with open_file(self.log) as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - _LAST_LINE))
+                lines = file.read(_LAST_LINE).decode("utf-8", errors="replace").strip().splitlines()
+        except OSError as error:
+            return f"its log cannot be read: {error.strerror}"
+        return clipped(lines[-1].strip().removeprefix("particleaugment: ")) if lines else "it wrote nothing"
 
 
 def child_environment(jobs: int) -> dict[str, str]:

@@ -107,7 +107,9 @@ class Program:
     def to(self, device: torch.device | str) -> Program:
         """Return the program on another device."""
         parts = (self.op, self.arg, self.resample, self.patch)
-        moved = [None if part is None else part.to(device, non_blocking=True) for part in parts]
+        # A copy to the CPU that does not wait may be read before the GPU has written it.
+        waits = torch.device(device).type == "cpu"
+        moved = [None if part is None else part.to(device, non_blocking=not waits) for part in parts]
         return Program.trusted(*moved)  # type: ignore[arg-type]  # op and arg are never None
 
     def resample_or_unset(self) -> Tensor:

@@ -14,6 +14,9 @@ import zlib
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
+from particleaugment.util.atomic import regular_file
+from particleaugment.util.reading import open_file
+
 __all__ = ["ArchiveError", "unpack"]
 
 TEXT_LIMIT = 1 << 16
@@ -41,7 +44,11 @@ def unpack(
     missing = {*sizes, *texts}
     limit = sum(sizes.values()) + len(texts) * TEXT_LIMIT + slack
     try:
-        with gzip.open(path, "rb") as stream, _tar_stream(_Bounded(stream, limit)) as archive:
+        with (
+            open_file(path) as file,
+            gzip.GzipFile(fileobj=file) as stream,
+            _tar_stream(_Bounded(stream, limit)) as archive,
+        ):
             for number, member in enumerate(archive):
                 name = _checked_name(member, folder, number)
                 if name not in missing:
@@ -52,8 +59,8 @@ def unpack(
                     raise ArchiveError(f"its member {name} has {member.size:,} bytes and should have {bound}")
                 source = archive.extractfile(member)
                 assert source is not None  # it is a regular file
-                with open(target / name, "xb") as file:
-                    shutil.copyfileobj(source, file, 1 << 20)
+                with open(target / name, "xb", opener=regular_file) as written:
+                    shutil.copyfileobj(source, written, 1 << 20)
                 missing.remove(name)
     except ArchiveError:
         raise

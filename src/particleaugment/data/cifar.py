@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from particleaugment.data.memory import ImageData
+from particleaugment.util.reading import read_file
 from particleaugment.util.shown import shown_command
 
 __all__ = ["CIFAR10", "CIFAR100", "LAYOUTS", "Layout", "load_cifar10", "load_cifar100", "read_cifar"]
@@ -173,7 +174,7 @@ def check_sizes(layout: Layout, folder: Path) -> None:
 
 def _read_file(layout: Layout, path: Path) -> tuple[Tensor, Tensor]:
     try:
-        rows = np.fromfile(path, np.uint8)
+        rows = np.frombuffer(bytearray(read_file(path, layout.sizes()[path.name])), np.uint8)
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
     rows = rows[: len(rows) // layout.row_bytes * layout.row_bytes].reshape(-1, layout.row_bytes)
@@ -193,7 +194,7 @@ def _class_names(layout: Layout, folder: Path) -> tuple[str, ...]:
     path = folder / layout.class_names
     try:
         # The real file ends in empty lines.
-        names = tuple(line.strip() for line in path.read_text(encoding="ascii").splitlines() if line.strip())
+        names = tuple(line.strip() for line in read_file(path, 1 << 16).decode("ascii").splitlines() if line.strip())
     except FileNotFoundError:
         raise ValueError(f"{path} is missing; unpack the whole archive of {layout.title} again") from None
     except OSError as error:

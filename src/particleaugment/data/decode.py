@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import IO
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from particleaugment.core.random import Stream, exp, uniform
+from particleaugment.util.reading import open_file
 
 __all__ = ["EXTENSIONS", "CentreCrop", "RandomResizedCrop", "read_image", "simplified"]
 
@@ -26,6 +28,7 @@ EXTENSIONS = (".jpeg", ".jpg", ".png", ".webp")
 
 Box = tuple[float, float, float, float]
 _FORMATS = ("JPEG", "PNG", "WEBP")
+_LARGEST_FILE = 1 << 28
 
 
 @dataclass(frozen=True)
@@ -130,7 +133,7 @@ def read_image(
         ValueError: The file cannot be read or is too large; the message names it.
     """
     try:
-        with Image.open(path, formats=_FORMATS) as image:
+        with open_file(path) as file, Image.open(_limited(file), formats=_FORMATS) as image:
             width, height = image.size
             if max_pixels is not None and width * height > max_pixels:
                 raise Image.DecompressionBombError(f"{width} x {height} pixels are more than {max_pixels:,}")
@@ -149,6 +152,14 @@ def read_image(
     except Exception as error:  # decoders raise all kinds of errors on damaged files
         reason = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
         raise ValueError(f"the image {path} cannot be read: {reason.rstrip('.')}; repair it or remove it") from None
+
+
+def _limited(file: IO[bytes]) -> IO[bytes]:
+    """Return a file as it is, if it is not too large."""
+    size = os.fstat(file.fileno()).st_size
+    if size > _LARGEST_FILE:
+        raise Image.DecompressionBombError(f"{size:,} bytes are more than {_LARGEST_FILE:,}")
+    return file
 
 
 def simplified(image: Image.Image) -> Image.Image:

@@ -6,7 +6,6 @@ import contextlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from io import FileIO
 from pathlib import Path
 from types import MappingProxyType
 
@@ -16,6 +15,7 @@ from particleaugment.data.idx import FASHION_MNIST, FILES, MNIST, IdxLayout, fin
 from particleaugment.data.transfer import DownloadError, PublishedFile, Transfer, complaint_about, part_file
 from particleaugment.util.atomic import new_folder
 from particleaugment.util.hints import nearest_name
+from particleaugment.util.reading import open_file
 
 __all__ = ["ARCHIVES", "FILE_SETS", "Archive", "DownloadError", "FileSet", "PublishedFile", "fetch"]
 
@@ -152,8 +152,11 @@ def _fetch_archive(archive: Archive, directory: Path, transfer: Transfer) -> Pat
         return final
     own = directory / archive.file_name
     if own.exists():
-        with FileIO(own) as file:
-            complaint = complaint_about(file, archive)
+        try:
+            with open_file(own) as file:
+                complaint = complaint_about(file, archive)
+        except OSError as error:
+            raise DownloadError(f"{own} cannot be read: {error.strerror}; remove it and try again") from None
         if complaint:
             raise DownloadError(f"{own} {complaint}; remove it and try again")
         try:

@@ -21,7 +21,9 @@ from particleaugment.data.memory import ImageData, channel_statistics
 from particleaugment.data.progress import progress_bar
 from particleaugment.data.split import epoch_permutation
 from particleaugment.util.cache import cache_folder, write_cache
-from particleaugment.util.shared_memory import sharing
+from particleaugment.util.reading import read_file
+from particleaugment.util.shared_memory import ordinary_tensors, sharing
+from particleaugment.util.strict_json import parse_json
 
 __all__ = [
     "IMAGENET_STATISTICS",
@@ -37,6 +39,9 @@ IMAGENET_STATISTICS = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 MEMORY_LIMIT = 4 << 30
 """How many bytes of decoded images are held in memory; the same everywhere, so that no result depends on a machine."""
+
+LARGEST_SIZE = 4096
+"""The largest height and width that images are brought to."""
 
 Item = tuple[Tensor, int, int]
 
@@ -90,7 +95,7 @@ class FolderDataset(Dataset[Item]):
         self.images, self.size, self.train, self.seed = images, _checked_size(size), train, seed
         self.crop, self.centre = crop or RandomResizedCrop(), centre or CentreCrop()
         self.max_pixels = max_pixels
-        with sharing():
+        with ordinary_tensors(), sharing():
             self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
 
     @property
@@ -284,8 +289,8 @@ def folder_statistics(
 
 
 def _checked_size(size: int) -> int:
-    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= 4096:
-        raise ValueError(f"an image's size must be a whole number from 1 to 4096, got {size!r}")
+    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= LARGEST_SIZE:
+        raise ValueError(f"an image's size must be a whole number from 1 to {LARGEST_SIZE}, got {size!r}")
     return size
 
 
@@ -304,7 +309,7 @@ def _fingerprint(images: ImageList, part: ImageList, size: int) -> str:
 
 def _read_statistics(path: Path) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = parse_json(read_file(path, 1 << 16))
         mean, std = (tuple(float(value) for value in document[name]) for name in ("mean", "std"))
     except (OSError, ValueError, TypeError, KeyError):
         return None

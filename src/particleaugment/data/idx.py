@@ -23,6 +23,7 @@ from torch import Tensor
 
 from particleaugment.data.folder import MEMORY_LIMIT
 from particleaugment.data.memory import ImageData, channel_statistics
+from particleaugment.util.reading import open_file
 from particleaugment.util.shown import shown_command
 
 __all__ = ["FASHION_MNIST", "FILES", "MNIST", "IdxLayout", "load_fashion_mnist", "load_mnist", "read_idx"]
@@ -208,8 +209,8 @@ def _path(layout: IdxLayout, folder: Path, name: str) -> Path:
 def _opened(path: Path) -> Iterator[BinaryIO]:
     """Open a file, unpacking it on the way if need be; errors of reading become one sentence."""
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as stream:
-            yield cast(BinaryIO, stream)
+        with open_file(path) as file:
+            yield cast(BinaryIO, gzip.GzipFile(fileobj=file)) if path.suffix == ".gz" else cast(BinaryIO, file)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f"{path} is not a whole gzip file ({error}); get the file again") from None
     except OSError as error:

@@ -16,6 +16,7 @@ from particleaugment.data.decode import EXTENSIONS
 from particleaugment.data.groups import check_grouping, groups_of_names
 from particleaugment.data.selection import select_training
 from particleaugment.data.split import train_validation_split
+from particleaugment.util.shown import printable
 
 __all__ = ["FolderListing", "ImageList", "find_images", "list_folder", "some_of"]
 
@@ -158,7 +159,7 @@ class FolderListing:
 
     def describe(self, validation: int | float = 0, train_size: int | float = 1.0, seed: int = 0) -> str:
         """Say in a line what was found; the arguments are those of :meth:`selected`."""
-        folder = f"folder {_printable(self.test_folder)}" if self.test_folder else ""
+        folder = f"folder {printable(self.test_folder)}" if self.test_folder else ""
         where = folder or "held out, the same ones in every run"
         train, judge = self._chosen(validation, train_size, seed)
         tested = self.test.labels if judge is None else self.train.labels[judge]
@@ -249,12 +250,7 @@ def some_of(names: Sequence[str], most: int = 6) -> str:
     'ant, bee and 2 more'
     """
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return ", ".join(_printable(name) for name in names[:most]) + more
-
-
-def _printable(name: str) -> str:
-    """Return a name that any output takes: a file's may hold line ends, and bytes that are no text."""
-    return "".join(character if character.isprintable() else "?" for character in name)
+    return ", ".join(printable(name) for name in names[:most]) + more
 
 
 def _counted(count: int, what: str) -> str:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from particleaugment.data.folder import FolderDataset
-from particleaugment.util.shared_memory import sharing
+from particleaugment.util.shared_memory import ordinary_tensors, sharing
 
 __all__ = ["ReadError", "Reader", "default_workers"]
 
@@ -149,7 +149,7 @@ class _Files(Dataset[Any]):
         self.parts = dict(parts)
         self._names = tuple(self.parts)
         # What each worker is reading: its process id, the part's number and the image's.
-        with sharing():
+        with ordinary_tensors(), sharing():
             self._reading = torch.full((max(1, workers), 3), -1, dtype=torch.int64).share_memory_()
 
     def __getitem__(self, request: tuple[str, list[int]]) -> Tensor | str:

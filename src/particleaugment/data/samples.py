@@ -93,7 +93,6 @@ class Samples:
 
     def __init__(self, dataset: Any):
         self.dataset = dataset
-        self._told = False
         if isinstance(dataset, IndexedDataset):
             dataset = dataset.samples.dataset
         self._items = dataset
@@ -114,10 +113,14 @@ class Samples:
 
     def __getitem__(self, index: int) -> tuple[Tensor, Any]:
         """Return the image and the target of one sample."""
+        image, target = self.item(index)
+        return (image if self.tensors is not None else to_uint8(image)), target
+
+    def item(self, index: int) -> tuple[Any, Any]:
+        """Return the image of one sample as the data set has it, such as a Pillow image, and the target."""
         if self.tensors is not None:
             return self.tensors[0][index], self.tensors[1][index]
-        image, target = image_and_target(self._items[index])
-        return to_uint8(image), target
+        return image_and_target(self._items[index])
 
     def gather(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Return the images and targets of some samples."""
@@ -126,21 +129,7 @@ class Samples:
             return images[indices.to(images.device)], targets[indices.to(targets.device)]
         items = [self[i] for i in indices.tolist()]
         targets = torch.stack([_as_target(target) for _, target in items])
-        if self._told and not torch.equal(classes_of(targets), self.labels[indices.cpu()]):
-            wrong = indices.cpu()[classes_of(targets) != self.labels[indices.cpu()]]
-            raise ValueError(
-                f"sample {int(wrong[0])} of the data set has another class than training_ids was told; pass the whole "
-                "data set, held-out samples included, in the same order"
-            )
         return stacked([image for image, _ in items]), targets
-
-    def tell(self, labels: Tensor) -> None:
-        """Take classes that are known, unless the data set knows them, which would else be read through for them.
-
-        Samples that are read later are compared with them.
-        """
-        if self.tensors is None and len(labels) == len(self) and known_classes(self._items) is None:
-            self.labels, self._told = labels, True
 
     @cached_property
     def labels(self) -> Tensor:

@@ -12,13 +12,14 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
-from io import FileIO
+from io import BufferedReader, FileIO
 from pathlib import Path, PurePosixPath
 
 from particleaugment.data.cifar import Layout
 from particleaugment.data.idx import IdxLayout
 from particleaugment.data.progress import progress_bar
 from particleaugment.util.atomic import regular_file, take_lock
+from particleaugment.util.strict_json import clipped
 
 __all__ = ["DownloadError", "PublishedFile", "Transfer", "complaint_about", "part_file"]
 
@@ -115,17 +116,17 @@ class Transfer:
                 return
             except urllib.error.HTTPError as error:
                 error.close()
-                failure = f"the server answers {error.code} {error.reason}"
+                failure = clipped(f"the server answers {error.code} {error.reason}")
                 if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
                     file.truncate(0)
                 elif error.code < 500:
                     break
             except urllib.error.URLError as error:
-                failure = str(getattr(error.reason, "strerror", None) or error.reason)
+                failure = clipped(getattr(error.reason, "strerror", None) or error.reason)
                 if attempt == 0:  # there is no connection at all
                     break
             except _BrokenOff as error:
-                failure = str(error)
+                failure = clipped(error)
         again = " to go on from what has arrived" if file.seek(0, os.SEEK_END) else ""
         raise DownloadError(f"{wanted.url} cannot be downloaded: {failure}; try again{again}, or {by_hand}")
 
@@ -175,7 +176,7 @@ def _receive(response: http.client.HTTPResponse, file: FileIO, wanted: Published
             update(have)
 
 
-def complaint_about(file: FileIO, wanted: PublishedFile) -> str:
+def complaint_about(file: BufferedReader | FileIO, wanted: PublishedFile) -> str:
     """Return what is wrong with a file, or nothing."""
     size = file.seek(0, os.SEEK_END)
     if size != wanted.size:

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from particleaugment.util.cache import cache_folder, write_cache
+from particleaugment.util.reading import read_file
 
 __all__ = ["Kernel", "KernelError"]
 
@@ -106,7 +107,7 @@ def _compiled(source: str, options: Sequence[str], device: torch.device) -> byte
     identity = "\n".join([source, *all_options, f"{version[0].value}.{version[1].value}"])
     path = cache_folder() / "kernels" / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.cubin"
     with contextlib.suppress(OSError):
-        return path.read_bytes()
+        return read_file(path)
     binary = _compile(nvrtc, source, all_options)
     write_cache(path, binary)
     return binary

@@ -32,7 +32,7 @@ class AugmentCallback(Callback):
         augment: The augmentation; its epoch is set here, counted from 1.
         image_key: Where a batch has its images: a position or, in a dict, a name. None if the data set augments them
             already, with an ``ImageTransform`` of the same augmentation.
-        id_key: Where a batch has its sample ids; ``IndexedDataset`` puts them third. None if there are none.
+        id_key: Where a batch has its sample ids; ``IndexedDataset`` puts them third. None if it has none.
     """
 
     def __init__(self, augment: Augment, *, image_key: int | str | None = 0, id_key: int | str | None = 2):
@@ -61,10 +61,13 @@ class AugmentCallback(Callback):
             ids = None if self.id_key is None else batch[self.id_key]  # type: ignore[index]
         except LookupError:
             raise ValueError(
-                f"the batch has no images under {self.image_key!r} or no ids under {self.id_key!r}; wrap the data set "
-                "in pa.IndexedDataset, or say where they are (id_key=None if there are no ids)"
+                f"the batch has no images under {self.image_key!r} or no ids under {self.id_key!r}; load "
+                "search.training_set() or a pa.IndexedDataset, or say where they are (image_key, id_key)"
             ) from None
-        batch[self.image_key] = self.augment(images, ids)  # type: ignore[index]
+        batch[self.image_key] = self._augmented(images, ids)  # type: ignore[index]
+
+    def _augmented(self, images: Tensor, ids: Any) -> Tensor:
+        return self.augment(images, ids)  # type: ignore[no-any-return]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the epoch and the counters that stand in for ids, for the trainer's checkpoints."""
@@ -87,10 +90,9 @@ class ParticleAugmentCallback(AugmentCallback):
         search: The search.
         preprocess: What ``training_step`` does to uint8 images before it calls the module, if anything.
         loss: ``loss(logits, targets)`` returning one value per sample; by default cross entropy.
-        dataset: Training data for the filter steps; by default that of the training loader.
-        batch_size: Batch of the clone's training in one process; by default the loader's.
-        image_key: See :class:`AugmentCallback`.
-        id_key: See :class:`AugmentCallback`.
+        batch_size: Batch size of a clone's training in one process; by default the loader's.
+        image_key: See :class:`AugmentCallback`. None if the loader's ``search.training_set(transform=...)`` augments.
+        id_key: Where a batch has its sample ids; ``search.training_set()`` puts them third.
         figures_every: Figures go to loggers that show them at every so many filter steps; 0 for none.
     """
 
@@ -100,13 +102,12 @@ class ParticleAugmentCallback(AugmentCallback):
         preprocess: Callable[[Tensor], Tensor] | None = None,
         *,
         loss: Callable[[Tensor, Tensor], Tensor] | None = None,
-        dataset: Any = None,
         batch_size: int | None = None,
         image_key: int | str | None = 0,
-        id_key: int | str | None = 2,
+        id_key: int | str = 2,
         figures_every: int = 1,
     ):
-        self._driver = SearchDriver(search, dataset, loss, preprocess, batch_size)
+        self._driver = SearchDriver(search, loss, preprocess, batch_size)
         super().__init__(search.augmentation, image_key=image_key, id_key=id_key)
         self.figures_every = figures_every
 
@@ -116,7 +117,7 @@ class ParticleAugmentCallback(AugmentCallback):
         return self._driver.search
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Check that the trainer is one that filter steps can be taken with."""
+        """Check that filter steps can be taken with the trainer, and begin: workers start before the first epoch."""
         if stage != "fit":
             return
         strategy = trainer.strategy
@@ -131,7 +132,15 @@ class ParticleAugmentCallback(AugmentCallback):
             raise ValueError("the callback needs automatic optimization; in a loop of your own call search.step")
         if trainer.gradient_clip_val and trainer.gradient_clip_algorithm == "value":
             raise ValueError("the clone's gradients can be clipped by norm only; use gradient_clip_algorithm='norm'")
-        super().setup(trainer, pl_module, stage)
+        self._driver.check_epochs(None if trainer.max_epochs in (None, -1) else trainer.max_epochs)
+        if trainer.world_size > 1:
+            self.augment.part_from_other_ranks()
+        if self.search.epoch == 0:
+            self.search.begin_epoch(1)
+
+    def _augmented(self, images: Tensor, ids: Any) -> Tensor:
+        result: Tensor = self.search.augment(images, ids)
+        return result
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take the filter step that is due, and set the epoch."""
@@ -158,11 +167,11 @@ class ParticleAugmentCallback(AugmentCallback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the search's state, for the trainer's checkpoints."""
-        return self._driver.state_dict()
+        return self.search.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a checkpoint."""
-        self._driver.load_state_dict(state_dict)
+        self.search.load_state_dict(state_dict)
 
 
 def _shows_figures(logger: Any) -> bool:

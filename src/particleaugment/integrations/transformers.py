@@ -32,8 +32,9 @@ _FILE = "particleaugment.pt"
 class AugmentCollator:
     """Makes a Trainer's batches, ``pixel_values`` and ``labels``, and augments the samples that carry an id.
 
-    A Trainer has one collator for training and evaluation. Wrap the training set in ``pa.IndexedDataset``, which gives
-    its samples their ids, and leave the evaluation set as it is: its samples have none and stay plain.
+    A Trainer has one collator for training and evaluation. Train on ``search.training_set()``, or with a fixed policy
+    on ``pa.IndexedDataset(dataset)``: their samples have ids. Leave the evaluation set as it is: its samples have none
+    and stay plain.
 
     It runs in the loader's workers, and follows a search there, also with ``dataloader_persistent_workers``.
 
@@ -84,14 +85,13 @@ class ParticleAugmentCallback(TrainerCallback):  # type: ignore[misc]
     The filter step that is due after an epoch is taken when the next one begins, with the Trainer's optimizer,
     precision, gradient accumulation and clipping. Processes that train together share its work and keep one policy. Its
     state is written into each checkpoint's folder and read again when training resumes from a checkpoint in the output
-    folder; for one that lies elsewhere call :meth:`load` first.
+    folder; for one elsewhere call :meth:`load` first.
 
     Args:
         search: The search, the same as the collator's.
         preprocess: The collator's ``preprocess``.
         loss: ``loss(logits, targets)`` returning one value per sample; by default cross entropy.
-        dataset: Training data for the filter steps; by default that of the Trainer.
-        batch_size: Batch of the clone's training; by default ``per_device_train_batch_size``.
+        batch_size: Batch size of a clone's training; by default ``per_device_train_batch_size``.
         logger: Gets numbers and figures of every filter step; the numbers are in the Trainer's ``log_history`` anyway.
     """
 
@@ -101,11 +101,10 @@ class ParticleAugmentCallback(TrainerCallback):  # type: ignore[misc]
         preprocess: Callable[[Tensor], Tensor],
         *,
         loss: Callable[[Tensor, Tensor], Tensor] | None = None,
-        dataset: Any = None,
         batch_size: int | None = None,
         logger: SearchLogger | None = None,
     ):
-        self._driver = SearchDriver(search, dataset, loss, preprocess, batch_size)
+        self._driver = SearchDriver(search, loss, preprocess, batch_size)
         self.logger = logger
         self._loaded = False
 
@@ -116,7 +115,7 @@ class ParticleAugmentCallback(TrainerCallback):  # type: ignore[misc]
 
     def load(self, checkpoint: str | Path) -> None:
         """Continue from a checkpoint's folder."""
-        self._driver.load_state_dict(_read(Path(checkpoint) / _FILE))
+        self.search.load_state_dict(_read(Path(checkpoint) / _FILE))
         self._loaded = True
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -128,11 +127,12 @@ class ParticleAugmentCallback(TrainerCallback):  # type: ignore[misc]
                 "the callback takes filter steps on one process or under DistributedDataParallel, not with FSDP or "
                 "DeepSpeed; leave those out, or train with the schedule of an earlier search and EpochCallback"
             )
+        self._driver.check_epochs(None if args.max_steps > 0 else args.num_train_epochs)
         if args.world_size > 1:
             self.search.augmentation.part_from_other_ranks()
         if state.global_step > 0 and not self._loaded:
             path = Path(args.output_dir) / f"checkpoint-{state.global_step}" / _FILE
-            self._driver.load_state_dict(Ranks.together(args.device).on_first(lambda: _read(path)))
+            self.search.load_state_dict(Ranks.together(args.device).on_first(lambda: _read(path)))
             self._loaded = True
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
@@ -159,7 +159,7 @@ class ParticleAugmentCallback(TrainerCallback):  # type: ignore[misc]
         if not state.is_world_process_zero:
             return
         file = io.BytesIO()
-        torch.save(self._driver.state_dict(), file)
+        torch.save(self.search.state_dict(), file)
         write_atomically(Path(args.output_dir) / f"checkpoint-{state.global_step}" / _FILE, file.getvalue())
 
 

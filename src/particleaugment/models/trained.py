@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from particleaugment.augment.transforms import Normalize
 from particleaugment.data.decode import CentreCrop, read_image
+from particleaugment.data.folder import LARGEST_SIZE
 from particleaugment.models import build_model
+from particleaugment.models.weights import network_tensors, open_weights
+from particleaugment.util.strict_json import clipped
 
 __all__ = ["TrainedModel", "load_model"]
 
-_NEEDED = ("model", "classes", "mean", "std", "size", "margin")
+_LARGEST_MARGIN = 10
 
 
 class TrainedModel(nn.Module):
@@ -82,24 +87,71 @@ def load_model(path: str | os.PathLike[str]) -> TrainedModel:
     ...     load_model(run).classes
     ('cat', 'dog')
     """
-    from safetensors import SafetensorError, safe_open
-    from safetensors.torch import load_file
-
     file = Path(path).expanduser()
     file = file / "model.safetensors" if file.is_dir() else file
-    if not file.is_file():
+    if not file.exists():
         raise FileNotFoundError(f"there is no {file}; a run writes it when it ends")
     try:
-        with safe_open(file, "pt") as content:
-            known = content.metadata() or {}
-        weights = load_file(file)
-    except SafetensorError as error:
-        raise ValueError(f"{file} cannot be read: {error}") from None
-    if missing := [name for name in _NEEDED if name not in known]:
-        raise ValueError(f"{file} does not say its {missing[0]}; load its weights into build_model(...) by yourself")
-    classes = json.loads(known["classes"])
-    network = build_model(known["model"], len(classes), seed=0)
+        content = open_weights(file)
+        facts = _Facts.of(content.metadata)
+        weights = content.read(network_tensors(facts.model, len(facts.classes)))
+    except OSError as error:
+        raise ValueError(f"{file} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ValueError(f"{file} cannot be used: {clipped(error)}") from None
+    network = build_model(facts.model, len(facts.classes), seed=0)
     network.load_state_dict(weights)
-    normalize = Normalize(tuple(json.loads(known["mean"])), tuple(json.loads(known["std"])))
-    centre = CentreCrop(json.loads(known["margin"]))
-    return TrainedModel(network, classes, normalize, json.loads(known["size"]), centre).eval()
+    normalize, centre = Normalize(facts.mean, facts.std), CentreCrop(facts.margin)
+    return TrainedModel(network, facts.classes, normalize, facts.size, centre).eval()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Facts:
+    """What a file of weights says of its network."""
+
+    model: str
+    classes: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    size: int
+    margin: float
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, str]) -> _Facts:
+        """Read them, each checked."""
+        if missing := [item.name for item in fields(cls) if item.name not in metadata]:
+            raise ValueError(f"it does not say its {missing[0]}; load its weights into build_model(...) by yourself")
+        classes = _list(metadata, "classes")
+        if not classes or not all(isinstance(name, str) for name in classes) or len(set(classes)) < len(classes):
+            raise ValueError("its classes must be different names")
+        mean, std = (_list(metadata, name) for name in ("mean", "std"))
+        if len(mean) != 3 or not all(_is_number(value, 0, 1) for value in mean):
+            raise ValueError("its mean must be three numbers from 0 to 1")
+        if len(std) != 3 or not all(_is_number(value, 1e-6, 1) for value in std):
+            raise ValueError("its std must be three positive numbers, 1 at most")
+        size, margin = _value(metadata, "size"), _value(metadata, "margin")
+        if not isinstance(size, int) or not _is_number(size, 1, LARGEST_SIZE):
+            raise ValueError(f"its size must be a whole number from 1 to {LARGEST_SIZE}")
+        if not _is_number(margin, 1, _LARGEST_MARGIN):
+            raise ValueError(f"its margin must be a number from 1 to {_LARGEST_MARGIN}")
+        return cls(
+            model=metadata["model"], classes=tuple(classes), mean=tuple(mean), std=tuple(std), size=size, margin=margin
+        )
+
+
+def _value(metadata: Mapping[str, str], name: str) -> Any:
+    try:
+        return json.loads(metadata[name])
+    except (ValueError, RecursionError):
+        raise ValueError(f"its {name} is no JSON") from None
+
+
+def _list(metadata: Mapping[str, str], name: str) -> list[Any]:
+    value = _value(metadata, name)
+    if not isinstance(value, list):
+        raise ValueError(f"its {name} must be a list")
+    return value
+
+
+def _is_number(value: Any, low: float, high: float) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high

@@ -2,6 +2,7 @@
 
 from particleaugment.policies.auto import AutoAugment
 from particleaugment.policies.base import Policy, from_dict, load
+from particleaugment.policies.mixture import Mixture, MixtureSchedule
 from particleaugment.policies.parse import parse
 from particleaugment.policies.particles import ParticlePolicy
 from particleaugment.policies.rand import Identity, RandAugment
@@ -12,6 +13,8 @@ from particleaugment.policies.trivial import TrivialAugment
 __all__ = [
     "AutoAugment",
     "Identity",
+    "Mixture",
+    "MixtureSchedule",
     "ParticlePolicy",
     "Policy",
     "RandAugment",

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -21,7 +21,8 @@ from particleaugment.core.random import Stream, standard_normal, uniforms
 from particleaugment.policies.tables import DrawTables
 from particleaugment.util.atomic import replacing
 from particleaugment.util.hints import nearest_name
-from particleaugment.util.strict_json import JSONError, clipped, parse_json, read_file
+from particleaugment.util.reading import read_file
+from particleaugment.util.strict_json import JSONError, clipped, parse_json
 
 __all__ = ["FORMAT", "VERSION", "Policy", "from_dict", "load"]
 
@@ -77,10 +78,13 @@ class Policy(ABC):
         """
         return None
 
-    @property
-    def ops(self) -> tuple[str, ...]:
-        """Names of the ops that it draws from."""
-        return ()
+    if TYPE_CHECKING:
+
+        @property
+        def ops(self) -> tuple[str, ...]:
+            """Names of the ops that it draws from."""
+    else:
+        ops = ()  # a property here would stand in the way of dataclasses with a field of this name
 
     @property
     def inclusion(self) -> dict[str, float]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from particleaugment.policies.subpolicies import SubPolicies
 from particleaugment.util.hints import nearest_name
-from particleaugment.util.strict_json import JSONError, read_file
+from particleaugment.util.reading import read_file
 
 __all__ = ["FORMATS", "Imported", "import_policy"]
 
@@ -41,8 +41,10 @@ FORMATS: Mapping[str, _Format] = {
 
 _TRANSLATED = "autoaug2arsaug"  # the decorator in Fast AutoAugment's archive over lists with AutoAugment's levels
 _WANTED = "list of sub-policies, [[(op, probability, level), ...], ...], written out and named nowhere else in the file"
-_LARGEST_FILE = 10 << 20
-_LONGEST_LIST = 100_000
+_LARGEST_FILE = 1 << 20
+_LONGEST_LIST = 10_000
+_MOST_DEFINITIONS = 1000
+_NAMES_SHOWN = 20
 
 
 class Imported(NamedTuple):
@@ -82,12 +84,17 @@ def import_policy(path: str | Path, source: str, name: str | None = None) -> Imp
         if not lists:
             raise ValueError(f"{path} holds no {_WANTED}")
         if len(lists) > 1:
-            raise ValueError(f"{path} holds several policies; choose one with --name: {', '.join(_first_names(lists))}")
+            raise ValueError(f"{path} holds several policies; choose one with --name: {_first_names(lists)}")
         name = next(iter(lists))
     if name not in lists:
-        hint = nearest_name(name, lists) or (f"; it holds {', '.join(_first_names(lists))}" if lists else "")
+        hint = nearest_name(name, lists) or (f"; it holds {_first_names(lists)}" if lists else "")
         raise ValueError(f"{name!r} of {path} is no {_WANTED}{hint or '; copy it alone into one'}")
     _check_decorators(path, source, name, lists[name].decorators)
+    if len(lists[name].value) > _LONGEST_LIST:
+        raise ValueError(
+            f"{name} of {path} has {len(lists[name].value):,} sub-policies, and at most {_LONGEST_LIST:,} are read; "
+            "take fewer"
+        )
     form = FORMATS[source]
     steps = [[_step(step, form) for step in sub_policy] for sub_policy in lists[name].value]
     try:
@@ -120,10 +127,12 @@ def _looks_like_policies(value: Any) -> bool:
     )
 
 
-def _first_names(lists: Mapping[str, _Found]) -> list[str]:
+def _first_names(lists: Mapping[str, _Found]) -> str:
     """The names, one for each list: a list may have a second, longer one."""
     first = {id(found.value): name for name, found in reversed(list(lists.items()))}
-    return [name for name, found in lists.items() if first[id(found.value)] == name]
+    names = [name for name, found in lists.items() if first[id(found.value)] == name]
+    more = f" and {len(names) - _NAMES_SHOWN:,} more" if len(names) > _NAMES_SHOWN else ""
+    return ", ".join(names[:_NAMES_SHOWN]) + more
 
 
 def _read(path: Path) -> dict[str, _Found]:
@@ -133,11 +142,13 @@ def _read(path: Path) -> dict[str, _Found]:
         raise ValueError(f"there is no file {path}") from None
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not a text file in UTF-8; save it as such") from None
-    except (OSError, JSONError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise ValueError(f"{path} cannot be read: {reason}") from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
     try:
-        return _found(ast.parse(text).body)
+        body = ast.parse(text).body
+        if len(body) > _MOST_DEFINITIONS:
+            raise ValueError(f"it has {len(body):,} statements, and {_MOST_DEFINITIONS:,} are the most that are read")
+        return _found(body)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = str(error) if isinstance(error, (SyntaxError, ValueError)) else "it is nested too deeply"
         raise ValueError(f"{path} cannot be read as Python text: {reason}") from None

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from particleaugment.search.controls import AuthorsFilter, FrozenGapFilter, FrozenPaperFilter, ShuffledPaperFilter
+from particleaugment.search.filters import FILTERS
 from particleaugment.search.gap import GapFilter
 from particleaugment.search.paper import PaperFilter
 from particleaugment.search.protocol import Filter
@@ -42,7 +43,8 @@ class Recipe:
             ShuffledPaperFilter.of(self.paper),
             AuthorsFilter.of(self.paper),
         )
-        return MappingProxyType({filter.kind: filter for filter in found})
+        others = {kind: made() for kind, made in FILTERS.items()}
+        return MappingProxyType(others | {filter.kind: filter for filter in found})
 
     def with_filter(self, kind: str) -> Config:
         """Return the configuration with one of :attr:`filters`."""

@@ -32,11 +32,13 @@ class SearchLogger:
             anything with ``log(values, step=...)``.
         every: Figures are drawn at every so many filter steps; 0 for none.
 
-    >>> from particleaugment import PaperFilter
+    >>> import torch
+    >>> from particleaugment import GapFilter
     >>> class Printer:
     ...     def log(self, values, step):
     ...         print(step, sorted(values)[:2])
-    >>> search = ParticleAugment(PaperFilter(num_particles=4))
+    >>> data = torch.zeros(8, 3, 8, 8, dtype=torch.uint8), torch.arange(8) % 2
+    >>> search = ParticleAugment(data, epochs=3, filter=GapFilter(measure_size=2))
     >>> SearchLogger(Printer(), every=0).log(search, None, step=1)
     1 ['policy/AutoContrast', 'policy/Brightness']
     """
@@ -65,8 +67,11 @@ class SearchLogger:
 def search_metrics(search: ParticleAugment, record: FilterRecord | None = None) -> dict[str, float]:
     """Return the numbers of a search and of its last filter step, by name.
 
+    >>> import torch
     >>> from particleaugment import PaperFilter
-    >>> round(search_metrics(ParticleAugment(PaperFilter(num_particles=4)))["policy/ops_per_image"], 2)
+    >>> data = torch.zeros(8, 3, 8, 8, dtype=torch.uint8), torch.arange(8) % 2
+    >>> search = ParticleAugment(data, epochs=3, filter=PaperFilter(num_particles=4, measure_size=2))
+    >>> round(search_metrics(search)["policy/ops_per_image"], 2)
     0.62
     """
     metrics = {f"policy/{name}": share for name, share in search.policy.inclusion.items()}

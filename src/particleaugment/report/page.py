@@ -2,58 +2,41 @@
 
 from __future__ import annotations
 
-import base64
 import io
 import shlex
-from collections.abc import Mapping, Sequence
-from html import escape
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
 from torch import Tensor
 
 from particleaugment.data.listing import FolderListing, find_images
 from particleaugment.policies import load
 from particleaugment.report import plots
 from particleaugment.report.gallery import draw_grid, policy_rows
+from particleaugment.report.html import (
+    alarm_box,
+    cards,
+    command,
+    figure,
+    folded,
+    heading,
+    paragraph,
+    picture,
+    self_contained,
+    settings_table,
+    table,
+)
 from particleaugment.report.metrics import RunHistory, alarms, history
 from particleaugment.report.summary import leading_ops
 from particleaugment.training.config import Config, settings_of
 from particleaugment.training.run import RunError, RunFolder
 from particleaugment.util.atomic import write_atomically
 
-__all__ = ["alarm_box", "figure", "render", "self_contained", "settings_table", "write_report"]
+__all__ = ["render", "write_report"]
 
 _LARGEST_EXAMPLE = 64  # pixels a side of a shown image
-
-# The page loads nothing: what is not in the file is refused by the browser.
-_ALLOWED = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-_STYLE = """
-:root { color-scheme: light dark; --ink: #1c2026; --faint: #667; --paper: #fbfbf9; --card: #fff; --line: #dde;
-  --alarm: #b3261e }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e6e8eb; --faint: #9aa3ad; --paper: #14171b; --card: #1b1f25; --line: #2d333b; --alarm: #ff8a80 } }
-* { box-sizing: border-box }
-body { margin: 0 auto; max-width: 60rem; padding: 2rem 1.25rem 4rem; background: var(--paper); color: var(--ink);
-  font: 16px/1.55 system-ui, sans-serif }
-h1 { font-size: 1.6rem; margin: 0 } h2 { font-size: 1.15rem; margin: 2.5rem 0 .4rem }
-h3 { font-size: 1rem; margin: 1.2rem 0 .2rem }
-p, li { max-width: 44rem } .faint { color: var(--faint) }
-.cards { display: flex; flex-wrap: wrap; gap: .75rem; margin: 1.25rem 0 }
-.card { background: var(--card); border: 1px solid var(--line); border-radius: .6rem; padding: .7rem 1rem;
-  flex: 1 1 9rem }
-.card b { display: block; font-size: 1.5rem; font-weight: 650 } .card span { color: var(--faint); font-size: .85rem }
-.alarms { border-left: 4px solid var(--alarm); padding: .1rem 1rem; background: var(--card) }
-figure { margin: .6rem 0 } figure svg { width: 100%; height: auto; font-family: system-ui, sans-serif }
-figure img { max-width: 100%; image-rendering: pixelated; border-radius: .4rem }
-figcaption { color: var(--faint); font-size: .9rem }
-table { border-collapse: collapse; font-size: .9rem }
-td, th { padding: .15rem .9rem .15rem 0; text-align: left; vertical-align: top }
-code, pre { font: .85rem/1.5 ui-monospace, monospace } pre { background: var(--card); border: 1px solid var(--line);
-  border-radius: .5rem; padding: .8rem 1rem; overflow-x: auto; white-space: pre-wrap }
-details summary { cursor: pointer }
-@media print { body { max-width: none; padding: 0 } figure, .card { break-inside: avoid } }
-"""
 
 
 def write_report(run: RunFolder) -> Path:
@@ -63,19 +46,21 @@ def write_report(run: RunFolder) -> Path:
         raise RunError(f"{run.path} has no finished epoch yet, so there is nothing to report")
     if not run.policy.exists():
         raise RunError(f"{run.path} has no policy.json yet; it is written when the run stops or ends")
-    path = run.path / "report.html"
-    write_atomically(path, render(history(run.config, records, load(run.policy))))
+    path, policy = run.path / "report.html", load(run.policy)
+    if not policy.learned and any(record["kind"] == "filter" for record in records):
+        raise RunError(f"{run.policy} is not the schedule of the filter steps in {run.metrics}; restore the file")
+    write_atomically(path, render(history(run.config, records, policy)))
     return path
 
 
 def render(run: RunHistory) -> str:
     """Return the page of a run."""
     judge, found = run.config.data.measured_on, _found(run.config)
-    parts = [
+    parts: list[Markup | None] = [
         _cards(run),
         _data(run, found),
         alarm_box(alarms(run)),
-        "<h2>Training</h2>",
+        heading("Training"),
         figure(plots.curves(run), f"Loss (training under augmentation, {judge} on plain images) and {judge} accuracy."),
     ]
     if run.inclusion.size:
@@ -88,37 +73,6 @@ def render(run: RunHistory) -> str:
     return self_contained(f"{run.config.recipe}, seed {run.config.seed}", _subtitle(run), parts)
 
 
-def self_contained(title: str, subtitle: str, parts: Sequence[str]) -> str:
-    """Return a page of the given parts that needs nothing besides itself."""
-    head = [
-        "<!doctype html>",
-        f'<html lang="en"><head><meta charset="utf-8"><title>{escape(title)} · ParticleAugment</title>',
-        f'<meta http-equiv="Content-Security-Policy" content="{_ALLOWED}">',
-        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{_STYLE}</style></head><body>',
-        f"<h1>{escape(title)}</h1>",
-        f'<p class="faint">{escape(subtitle)}</p>',
-    ]
-    return "\n".join([*head, *parts, "</body></html>\n"])
-
-
-def figure(svg: str, caption: str) -> str:
-    """Return a figure with its caption, or nothing where there is no figure."""
-    return f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>" if svg else ""
-
-
-def alarm_box(sentences: Sequence[str]) -> str:
-    """Return a box with what deserves attention, or nothing."""
-    if not sentences:
-        return ""
-    return '<div class="alarms">' + "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences) + "</div>"
-
-
-def settings_table(settings: Mapping[str, Any]) -> str:
-    """Return all settings of a configuration, folded away."""
-    rows = "".join(f"<tr><td>{name}</td><td>{escape(str(value))}</td></tr>" for name, value in settings.items())
-    return f"<details><summary>All settings</summary><table>{rows}</table></details>"
-
-
 def _subtitle(run: RunHistory) -> str:
     config = run.config
     policy = "policy learned by the particle filter" if config.searches else f"policy {config.policy}"
@@ -126,10 +80,10 @@ def _subtitle(run: RunHistory) -> str:
     return f"{config.model} on {config.data.name}{config.data.part}, {epochs}, {policy}"
 
 
-def _cards(run: RunHistory) -> str:
+def _cards(run: RunHistory) -> Markup:
     last = run.epochs[-1]
     best = max(run.epochs, key=lambda record: record["test_accuracy"])
-    cards = [
+    shown = [
         (f"{last['test_accuracy']:.2f} %", f"{run.config.data.measured_on} accuracy, last epoch ({last['epoch']})"),
         (
             f"{best['test_accuracy']:.2f} %",
@@ -137,15 +91,12 @@ def _cards(run: RunHistory) -> str:
         ),
     ]
     if run.inclusion.size:
-        cards.append((f"{run.ops_per_image[-1]:.2f}", "ops per image at the end"))
+        shown.append((f"{run.ops_per_image[-1]:.2f}", "ops per image at the end"))
     if run.searched:
         skipped = sum(step["skip_reason"] is not None for step in run.steps)
-        cards.append((f"{len(run.steps) - skipped} of {len(run.steps)}", "filter steps that updated the weights"))
-        cards.append((f"{run.overhead_percent:.0f} %", "search time on top of plain training"))
-    boxes = "".join(
-        f'<div class="card"><b>{escape(value)}</b><span>{escape(label)}</span></div>' for value, label in cards
-    )
-    return f'<div class="cards">{boxes}</div>'
+        shown.append((f"{len(run.steps) - skipped} of {len(run.steps)}", "filter steps that updated the weights"))
+        shown.append((f"{run.overhead_percent:.0f} %", "search time on top of plain training"))
+    return cards(shown)
 
 
 def _found(config: Config) -> FolderListing | None:
@@ -156,14 +107,14 @@ def _found(config: Config) -> FolderListing | None:
         return None
 
 
-def _data(run: RunHistory, found: FolderListing | None) -> str:
+def _data(run: RunHistory, found: FolderListing | None) -> Markup | None:
     if found is None:
-        return ""
+        return None
     try:
         description = found.describe(*_chosen(run.config))
     except ValueError:  # the folder has changed since
-        return ""
-    return f"<p>The folder of images, when this page was written: {escape(description)}.</p>"
+        return None
+    return paragraph(f"The folder of images, when this page was written: {description}.")
 
 
 def _chosen(config: Config) -> tuple[int | float, int | float, int]:
@@ -171,19 +122,19 @@ def _chosen(config: Config) -> tuple[int | float, int | float, int]:
     return config.data.validation, config.data.train_size, config.data.data_seed
 
 
-def _policy_story(run: RunHistory) -> list[str]:
+def _policy_story(run: RunHistory) -> list[Markup | None]:
     leading = ", ".join(f"{name} ({100 * share:.0f} %)" for name, share in leading_ops(run.policy))
     return [
-        "<h2>The policy's story</h2>",
-        f"<p>At the end the policy applies most often: {escape(leading)}.</p>",
+        heading("The policy's story"),
+        paragraph(f"At the end the policy applies most often: {leading}."),
         figure(plots.heat_map(run), "Probability with which each op is applied to an image, by epoch."),
         figure(plots.ops_per_image(run), "Ops applied to an image on average."),
     ]
 
 
-def _filter_story(run: RunHistory) -> list[str]:
+def _filter_story(run: RunHistory) -> list[Markup | None]:
     return [
-        "<h2>The filter's health</h2>",
+        heading("The filter's health"),
         figure(
             plots.effective_sample_size(run),
             "How many particles the weights are really spread over. A cross is a step whose measurement could not be "
@@ -204,15 +155,15 @@ def _filter_story(run: RunHistory) -> list[str]:
     ]
 
 
-def _skips(run: RunHistory) -> str:
+def _skips(run: RunHistory) -> Markup | None:
     skipped = [step for step in run.steps if step["skip_reason"] is not None]
     if not skipped:
-        return ""
-    rows = "".join(f"<tr><td>{step['epoch']}</td><td>{escape(step['skip_reason'])}</td></tr>" for step in skipped)
-    return f"<details><summary>{len(skipped)} skipped updates and why</summary><table>{rows}</table></details>"
+        return None
+    rows = [(str(step["epoch"]), step["skip_reason"]) for step in skipped]
+    return folded(f"{len(skipped)} skipped updates and why", table((), rows))
 
 
-def _pictures(run: RunHistory, found: FolderListing | None) -> list[str]:
+def _pictures(run: RunHistory, found: FolderListing | None) -> list[Markup | None]:
     try:
         images = _examples(run.config, found)
     except (OSError, ValueError):
@@ -221,11 +172,10 @@ def _pictures(run: RunHistory, found: FolderListing | None) -> list[str]:
     plain = [("", image) for image in images]
     buffer = io.BytesIO()
     draw_grid([("plain", plain), *rows]).save(buffer, "PNG", optimize=True)
-    source = base64.b64encode(buffer.getvalue()).decode()
+    caption = "The same training images under the policy, crop, flip and erasing left out."
     return [
-        "<h2>What the network saw</h2>",
-        f'<figure><img alt="Training images under the policy" src="data:image/png;base64,{source}">'
-        "<figcaption>The same training images under the policy, crop, flip and erasing left out.</figcaption></figure>",
+        heading("What the network saw"),
+        picture(buffer.getvalue(), "Training images under the policy", caption),
     ]
 
 
@@ -248,14 +198,14 @@ def _examples(config: Config, found: FolderListing | None, count: int = 12) -> T
     return data.train_images[:count]
 
 
-def _times(run: RunHistory) -> list[str]:
-    return ["<h2>Time</h2>", figure(plots.phases(run), "Seconds per phase over the whole run.")]
+def _times(run: RunHistory) -> list[Markup | None]:
+    return [heading("Time"), figure(plots.phases(run), "Seconds per phase over the whole run.")]
 
 
-def _config(run: RunHistory) -> list[str]:
+def _config(run: RunHistory) -> list[Markup | None]:
     return [
-        "<h2>The exact command and configuration</h2>",
-        f"<pre>{escape(_command(run))}</pre>",
+        heading("The exact command and configuration"),
+        command(_command(run)),
         settings_table(settings_of(run.config)),
     ]
 

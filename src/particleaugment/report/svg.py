@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from markupsafe import Markup
+
 __all__ = ["BLUE", "GREEN", "INK", "ORANGE", "PURPLE", "RED", "inline_svg", "picture"]
 
 # A colour that occurs nowhere else; it becomes the page's text colour.
@@ -19,6 +21,7 @@ def _style(ink: str) -> dict[str, Any]:
         "svg.fonttype": "none",
         "font.family": "sans-serif",
         "font.size": 9,
+        "text.parse_math": False,
         "axes.spines.top": False,
         "axes.spines.right": False,
         "text.color": ink,
@@ -45,7 +48,9 @@ def picture(width: float, height: float, draw: Callable[[Any, Any], None]) -> An
     return figure
 
 
-def inline_svg(width: float, height: float, draw: Callable[[Any, Any], None], columns: int = 1, rows: int = 1) -> str:
+def inline_svg(
+    width: float, height: float, draw: Callable[[Any, Any], None], columns: int = 1, rows: int = 1
+) -> Markup:
     """Return a figure (inches wide and high) that ``draw`` draws, given the figure and its axes."""
     import matplotlib
 
@@ -65,4 +70,4 @@ def inline_svg(width: float, height: float, draw: Callable[[Any, Any], None], co
     # Several figures share a page: their ids must not meet.
     salt = re.sub(r"\W", "", draw.__qualname__)
     svg = re.sub(r'\bid="', f'id="{salt}-', svg)
-    return re.sub(r"(url\(#|href=\"#)", rf"\g<1>{salt}-", svg)
+    return Markup(re.sub(r"(url\(#|href=\"#)", rf"\g<1>{salt}-", svg))  # matplotlib has escaped the texts in it

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from particleaugment.executors import apply
 from particleaugment.policies import Policy
+from particleaugment.report.event_file import EventFile
 from particleaugment.report.loggers import heat_map
 
 __all__ = ["EventWriter"]
@@ -30,15 +31,13 @@ class EventWriter:
     def __init__(self, folder: Path):
         self._folder = folder / "tensorboard"
         self._installed = importlib.util.find_spec("tensorboard") is not None
-        self._opened: Any = None
+        self._opened: EventFile | None = None
 
     @property
-    def _writer(self) -> Any:
+    def _writer(self) -> EventFile | None:
         """The event file, opened when there is something to write."""
         if self._opened is None and self._installed:
-            from torch.utils.tensorboard import SummaryWriter
-
-            self._opened = SummaryWriter(str(self._folder))  # type: ignore[no-untyped-call]
+            self._opened = EventFile(self._folder)
         return self._opened
 
     def log(self, record: dict[str, Any]) -> None:

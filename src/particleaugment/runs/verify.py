@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,22 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
-from particleaugment.models import build_model
+from particleaugment.models.weights import open_weights
 from particleaugment.policies import Policy, Schedule, load
 from particleaugment.search.history import unpacked
 from particleaugment.training.checkpoint import CheckpointError, find_checkpoints, load_checkpoint
-from particleaugment.training.config import Config, ConfigError
+from particleaugment.training.checkpoint_content import network_of
+from particleaugment.training.config import Config
 from particleaugment.training.records import RecordError, parse_records
 from particleaugment.training.run import RunError, RunFolder
+from particleaugment.util.reading import read_file
 from particleaugment.util.shown import shown_command
-from particleaugment.util.strict_json import JSONError, clipped, read_file
+from particleaugment.util.strict_json import clipped
 
 __all__ = ["Finding", "Verdict", "verify"]
 
-_CLASSES = {"digits": 10, "mnist": 10, "fashion-mnist": 10, "cifar10": 10, "cifar100": 100}
 _LABEL = 12
 
 
@@ -111,6 +111,8 @@ def verify(path: Path) -> Verdict:
     owner = known.run.owner()
     if owner is not None:
         findings.append(Finding("in use", True, f"by {owner}: files may change while they are read"))
+    if irregular := known.run.irregular():
+        findings.append(Finding("files", False, irregular))
     parts: list[tuple[str, Callable[[_Known], str]]] = [
         ("checkpoint", _checkpoints), ("metrics", _metrics), ("policy", _policy), ("model", _model),
         ("report", _report),
@@ -134,6 +136,8 @@ def _state(known: _Known, findings: list[Finding]) -> tuple[str, str]:
         return "broken", f"the parts named above are not to be trusted; the others are sound ({path})"
     if known.newest is None and find_checkpoints(path):
         return "broken", "no checkpoint can be used; remove them, and resume starts from the first epoch"
+    if "files" in wrong:
+        return "broken", "resume writes regular files alone; put a copy of what the links lead to in their place"
     if "metrics" in wrong:
         return "broken", "restore metrics.jsonl, or remove the checkpoints to start from the first epoch"
     start = "in epoch {epoch}".format(**known.newest["position"]) if known.newest is not None else "from the start"
@@ -145,14 +149,9 @@ def _checkpoints(known: _Known) -> str:
     problems = []
     for path in reversed(paths):
         try:
-            state = load_checkpoint(path)
-            if not known.run.config.continues(Config.from_json(state["config"])):
-                raise CheckpointError(f"{path} belongs to another configuration than config.json")
-            problem = _mismatch(state["model"], _expected(known, state["model"]))
-            if problem:
-                raise CheckpointError(f"{path}: {problem}")
+            state = load_checkpoint(path, known.run.config)
             known.newest = known.newest or state
-        except (CheckpointError, ConfigError) as error:
+        except CheckpointError as error:
             problems.append(str(error))
     if problems:
         raise _Problem("; ".join(problems))
@@ -170,8 +169,6 @@ def _metrics(known: _Known) -> str:
         content = b""
     except OSError as error:
         raise _Problem(f"{known.run.metrics} cannot be read: {error.strerror}") from None
-    except JSONError as error:
-        raise _Problem(f"{known.run.metrics}: {error}") from None
     known_bytes, extra = 0, ""
     if known.newest is not None:
         known_bytes = known.newest["position"]["metrics_bytes"]
@@ -234,16 +231,15 @@ def _learned(config: Config, search: Any) -> Policy | None:
 
 
 def _model(known: _Known) -> str:
-    if not known.run.finished:
+    if not os.path.lexists(known.run.model):
         return "not written yet: that happens when the run ends"
     try:
-        with safe_open(known.run.model, "pt") as file:
-            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError, RuntimeError, TypeError) as error:
-        raise _Problem(f"{known.run.model} is damaged: {clipped(error)}") from None
-    problem = _mismatch(weights, _expected(known, weights))
-    if problem:
-        raise _Problem(f"{known.run.model}: {problem}")
+        content = open_weights(known.run.model)
+        weights = content.read(network_of(known.run.config, content.tensors).state_dict())
+    except OSError as error:
+        raise _Problem(f"{known.run.model} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise _Problem(f"{known.run.model}: {clipped(error)}") from None
     same = ""
     if known.ended:
         assert known.newest is not None
@@ -254,34 +250,6 @@ def _model(known: _Known) -> str:
     return f"{sum(tensor.numel() for tensor in weights.values()):,} numbers in {len(weights)} tensors{same}"
 
 
-def _expected(known: _Known, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors that the run's network should have, without memory."""
-    config = known.run.config
-    head = weights.get("head.weight")
-    classes = _CLASSES.get(config.data.name) or (len(head) if head is not None and head.dim() else 1)
-    try:
-        with torch.device("meta"):
-            return build_model(config.model, classes, config.seed).state_dict()
-    except ValueError as error:
-        raise _Problem(str(error)) from None
-
-
-def _mismatch(weights: dict[str, Tensor], expected: dict[str, Tensor]) -> str | None:
-    missing = sorted(expected.keys() ^ weights.keys())
-    if missing:
-        return f"the tensor {missing[0]} is {'missing' if missing[0] in expected else 'not one of the network'}"
-    for name, tensor in weights.items():
-        wanted = expected[name]
-        if tensor.shape != wanted.shape or tensor.dtype != wanted.dtype:
-            return (
-                f"{name} must be {wanted.dtype} of shape {tuple(wanted.shape)}, got {tensor.dtype} of shape "
-                f"{tuple(tensor.shape)}"
-            )
-        if not bool(tensor.isfinite().all()):
-            return f"{name} holds numbers that are not finite"
-    return None
-
-
 def _report(known: _Known) -> str:
     path = known.run.path / "report.html"
     if not path.exists():
@@ -290,8 +258,8 @@ def _report(known: _Known) -> str:
         return "not written yet: that happens when the run ends"
     try:
         content = read_file(path)
-    except (OSError, JSONError) as error:
-        raise _Problem(f"{path} cannot be read: {clipped(error)}") from None
+    except OSError as error:
+        raise _Problem(f"{path} cannot be read: {error.strerror}") from None
     if not content.startswith(b"<!doctype html>") or not content.endswith(b"</body></html>\n"):
         raise _Problem(f"{path} is cut short; {shown_command('report', known.run.path)} writes it anew")
     return f"{len(content):,} bytes, whole"

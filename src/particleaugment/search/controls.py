@@ -32,7 +32,7 @@ class FrozenPaperFilter(PaperFilter):
         return cls(**_settings(filter))
 
     def step(
-        self, state: PaperState, subject: Subject, *, epoch: int, epochs: int | None
+        self, state: PaperState, subject: Subject, *, epoch: int, epochs: int
     ) -> tuple[PaperState, ParticleRecord]:
         """Move the particles."""
         moved = self.moved(state)
@@ -62,9 +62,7 @@ class FrozenGapFilter(GapFilter):
         """Return particles with active ops: there is no gap to wait for."""
         return self.scattered(seed, ops)
 
-    def step(
-        self, state: GapState, subject: Subject, *, epoch: int, epochs: int | None
-    ) -> tuple[GapState, ParticleRecord]:
+    def step(self, state: GapState, subject: Subject, *, epoch: int, epochs: int) -> tuple[GapState, ParticleRecord]:
         """Move the particles."""
         moved = self.moved(state)
         return moved, _unmeasured(moved, self.policy(moved))
@@ -74,13 +72,9 @@ class FrozenGapFilter(GapFilter):
         """Nothing is measured, so nothing is held out."""
         return 0
 
-    def holds_out_in(self, epoch: int, epochs: int | None) -> bool:
+    def holds_out_in(self, epoch: int, epochs: int) -> bool:
         """Return False."""
         return False
-
-    def check(self, ops: tuple[str, ...], epochs: int | None) -> None:
-        """Raise a ValueError where the settings do not suit the ops; the length of the run plays no part."""
-        self.policy(self.init(0, ops))
 
 
 @dataclass(frozen=True, kw_only=True)

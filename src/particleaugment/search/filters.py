@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from particleaugment.search.controls import AuthorsFilter, FrozenGapFilter, FrozenPaperFilter, ShuffledPaperFilter
+from particleaugment.search.difficulty import DifficultyFilter
 from particleaugment.search.gap import GapFilter
 from particleaugment.search.paper import PaperFilter
 from particleaugment.search.protocol import Filter
@@ -17,6 +18,7 @@ __all__ = ["FILTERS", "filter_settings"]
 _CLASSES: tuple[type[Filter[Any]], ...] = (
     GapFilter,
     PaperFilter,
+    DifficultyFilter,
     FrozenGapFilter,
     FrozenPaperFilter,
     ShuffledPaperFilter,

@@ -180,9 +180,7 @@ class GapFilter(Filter[GapState]):
         particles = state.particles
         return ParticlePolicy(particles.particles, particles.weights, self.m, self.semantics, self.order, state.ops)
 
-    def step(
-        self, state: GapState, subject: Subject, *, epoch: int, epochs: int | None
-    ) -> tuple[GapState, ParticleRecord]:
+    def step(self, state: GapState, subject: Subject, *, epoch: int, epochs: int) -> tuple[GapState, ParticleRecord]:
         """Take one step; see the top of this file."""
         moved = self.moved(state)
         assert subject.split is not None  # D_vp is held out
@@ -206,11 +204,10 @@ class GapFilter(Filter[GapState]):
         )
         return replace(state, steps=step, particles=particles)
 
-    def update(self, moved: GapState, found: Severity, *, epoch: int, epochs: int | None) -> tuple[GapState, GapRecord]:
+    def update(self, moved: GapState, found: Severity, *, epoch: int, epochs: int) -> tuple[GapState, GapRecord]:
         """Return the state after the weight update and resampling, and what was found."""
         if found.effects is None:
             return self._skipped(moved, found)
-        epochs = _known(epochs)
         mean_gap = moved.mean_gap
         if found.gap is not None:
             mean_gap = averaged_gap(mean_gap, found.gap, MEMORY * epochs / self.interval)
@@ -269,22 +266,13 @@ class GapFilter(Filter[GapState]):
         """Samples held out for measuring: D_vp."""
         return self.measure_size
 
-    def holds_out_in(self, epoch: int, epochs: int | None) -> bool:
+    def holds_out_in(self, epoch: int, epochs: int) -> bool:
         """Whether D_vp is not trained on in an epoch; severities are measured on it after that, but the gap is not."""
-        return epoch - 1 < FINAL * _known(epochs)
+        return epoch - 1 < FINAL * epochs
 
-    def check(self, ops: tuple[str, ...], epochs: int | None) -> None:
-        """Raise a ValueError where the settings do not suit the ops, or the length of the run is not known."""
-        _known(epochs)
+    def check(self, ops: tuple[str, ...], epochs: int) -> None:
+        """Raise a ValueError where the settings do not suit the ops."""
         self.policy(self.init(0, ops))
-
-
-def _known(epochs: int | None) -> int:
-    if epochs is None:
-        raise ValueError(
-            "the gap filter takes augmentation back over the last fifth of training; pass epochs, the length of the run"
-        )
-    return epochs
 
 
 def final_share(done: float) -> float:

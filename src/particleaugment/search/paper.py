@@ -155,7 +155,7 @@ class PaperFilter(Filter[PaperState]):
         return ParticlePolicy(particles.particles, particles.weights, self.m, self.semantics, self.order, state.ops)
 
     def step(
-        self, state: PaperState, subject: Subject, *, epoch: int, epochs: int | None
+        self, state: PaperState, subject: Subject, *, epoch: int, epochs: int
     ) -> tuple[PaperState, ParticleRecord]:
         """Take one step; see the top of this file."""
         noised = self.moved(state)
@@ -223,7 +223,7 @@ class PaperFilter(Filter[PaperState]):
         """Samples held out for measuring: D_vp, if it is."""
         return self.measure_size if self.measure_on == "heldout" else 0
 
-    def check(self, ops: tuple[str, ...], epochs: int | None) -> None:
+    def check(self, ops: tuple[str, ...], epochs: int) -> None:
         """Raise a ValueError where the settings do not suit the ops."""
         state = self.init(0, ops)
         self.policy(state)

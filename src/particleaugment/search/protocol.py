@@ -72,7 +72,7 @@ class Subject:
         labels: Class labels of all samples, held-out ones included.
         split: The samples that are trained on and those that are held out; None where none are.
         training_loss: Mean loss of the epoch's samples under augmentation, as training went; None where it is not
-            known.
+            known, which happens only to filters that do not need it.
         snapshot: Memory for the network's way back from a clone's training, reused from step to step.
         progress: Called after every batch; may raise to stop.
     """
@@ -94,6 +94,8 @@ class Filter(ABC, Generic[State]):
     Attributes:
         kind: Its name in configurations, on the command line and in tables.
         trains_clone: Whether a step trains a copy of the network, which takes an optimizer.
+        needs_training_loss: Whether a step needs :attr:`Subject.training_loss`. Loops then have to call
+            :meth:`particleaugment.ParticleAugment.observe` for every batch; ``train`` knows the loss anyway.
         every: Epochs from one step to the next; ``auto`` is every epoch, or in ``train`` about a hundred steps where
             epochs are short.
         warmup: First epoch after which a step may follow.
@@ -102,6 +104,7 @@ class Filter(ABC, Generic[State]):
 
     kind: ClassVar[str]
     trains_clone: ClassVar[bool] = False
+    needs_training_loss: ClassVar[bool] = False
     every: int | str
     warmup: int
     measure_size: int | float
@@ -115,14 +118,14 @@ class Filter(ABC, Generic[State]):
         """Return the policy that training samples are augmented by."""
 
     @abstractmethod
-    def step(self, state: State, subject: Subject, *, epoch: int, epochs: int | None) -> tuple[State, FilterRecord]:
+    def step(self, state: State, subject: Subject, *, epoch: int, epochs: int) -> tuple[State, FilterRecord]:
         """Measure the network after an epoch and return the next state, and what was measured and done.
 
         Args:
             state: The state before the step.
             subject: What can be measured.
             epoch: The epoch that was just trained, counted from 1.
-            epochs: Length of the training run; None where it is not known.
+            epochs: Length of the training run.
         """
 
     @abstractmethod
@@ -139,12 +142,12 @@ class Filter(ABC, Generic[State]):
         """Samples held out for measuring, as a number or a fraction; 0 for none."""
         return 0
 
-    def holds_out_in(self, epoch: int, epochs: int | None) -> bool:
+    def holds_out_in(self, epoch: int, epochs: int) -> bool:
         """Whether they are left out of training in an epoch; by default in all."""
         return self.held_out != 0
 
-    def check(self, ops: tuple[str, ...], epochs: int | None) -> None:
-        """Raise a ValueError where the settings do not suit the ops, or a run of so many epochs (None: not known)."""
+    def check(self, ops: tuple[str, ...], epochs: int) -> None:
+        """Raise a ValueError where the settings do not suit the ops, or a run of so many epochs."""
 
     def check_data(self, labels: Tensor, split: tuple[Tensor, Tensor] | None, seed: int) -> None:
         """Raise a ValueError where a step could not be taken with samples of these labels; see :class:`Subject`."""
@@ -158,6 +161,6 @@ class Filter(ABC, Generic[State]):
         """Return the filter with steps at every so many epochs."""
         return replace(self, every=epochs)  # type: ignore[type-var]
 
-    def due(self, epoch: int, epochs: int | None = None) -> bool:
+    def due(self, epoch: int, epochs: int) -> bool:
         """Whether a step follows an epoch, counted from 1, of a run of ``epochs``; none follows the last."""
-        return epoch >= self.warmup and epoch % self.interval == 0 and (epochs is None or epoch < epochs)
+        return epoch >= self.warmup and epoch % self.interval == 0 and epoch < epochs

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
-import math
+import os
 import re
-import stat
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from particleaugment.util.atomic import saving, write_atomically
+from particleaugment.training.checkpoint_content import ContentError, check_content
+from particleaugment.training.config import Config
+from particleaugment.util.atomic import SaveError, saving, write_atomically
+from particleaugment.util.reading import open_file
 
 __all__ = [
     "CheckpointError",
@@ -32,16 +34,8 @@ _DIGEST = 32
 _NAME = re.compile(r"checkpoint-(\d{8})\.pt")
 KEPT = 2
 
-_FIELDS: Mapping[str, type | tuple[type, ...]] = {
-    "config": str,
-    "position": dict,
-    "model": dict,
-    "optimizer": dict,
-    "search": (dict, type(None)),
-    "resumes": int,
-    "metrics_sha256": str,
-}
-_PHASES = ("train", "evaluate", "filter")
+SIZE_LIMIT = 8 << 30
+"""The most bytes of a checkpoint; a network of a billion parameters has as many."""
 
 
 class CheckpointError(RuntimeError):
@@ -56,7 +50,11 @@ def find_checkpoints(folder: Path) -> list[Path]:
 def last_good(folder: Path) -> str:
     """Return where a run can go on from, as the end of a sentence."""
     kept = find_checkpoints(folder)
-    return f"the last good checkpoint is {kept[-1]}" if kept else "there is no checkpoint yet"
+    for path in reversed(kept):
+        with contextlib.suppress(CheckpointError):
+            load_checkpoint(path)
+            return f"the last good checkpoint is {path}"
+    return "no checkpoint can be used" if kept else "there is no checkpoint yet"
 
 
 def save_checkpoint(folder: Path, state: dict[str, Any]) -> Path:
@@ -67,6 +65,11 @@ def save_checkpoint(folder: Path, state: dict[str, Any]) -> Path:
     buffer = io.BytesIO()
     torch.save(state, buffer)
     payload = buffer.getvalue()
+    if len(payload) > SIZE_LIMIT:
+        raise SaveError(
+            f"a checkpoint of {folder} would have {len(payload) / 2**30:.1f} GiB, and {SIZE_LIMIT >> 30} GiB are the "
+            "most that is read back; choose a smaller model"
+        )
     path = folder / f"checkpoint-{number:08d}.pt"
     write_atomically(path, _MAGIC + hashlib.sha256(payload).digest() + payload)
     with saving(path):
@@ -75,15 +78,31 @@ def save_checkpoint(folder: Path, state: dict[str, Any]) -> Path:
     return path
 
 
-def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a checkpoint; nothing in it can execute code."""
+def load_checkpoint(path: Path, config: Config | None = None) -> dict[str, Any]:
+    """Read a checkpoint, every value of it checked; nothing in it can execute code.
+
+    Args:
+        path: The file.
+        config: The configuration of the run that is to go on from it, if that is to be compared.
+
+    Raises:
+        CheckpointError: if it cannot be read, is not as a run saves it, or belongs to another configuration.
+    """
     payload = _checked_payload(path)
     _check_archive(path, payload)
     try:
         state = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
     except Exception:  # whatever torch says here, it advises to load the file without the check
         raise CheckpointError(f"{path} holds something other than tensors and plain values; it is not loaded") from None
-    _check_state(path, state)
+    try:
+        check_content(state, len(payload))
+    except ContentError as error:
+        raise CheckpointError(f"{path} does not hold a run's state: {error}") from None
+    if config is not None and not config.continues(Config.from_json(state["config"])):
+        raise CheckpointError(
+            f"{path} belongs to another configuration than its config.json; restore the config.json that the run was "
+            "started with"
+        )
     return state  # type: ignore[no-any-return]
 
 
@@ -104,30 +123,33 @@ def _settings(group: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in group.items() if name not in ("params", "lr", "initial_lr")}
 
 
-def load_latest(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
-    """Return the newest readable checkpoint (None if the run has none yet) and what was wrong with newer ones.
+def load_latest(folder: Path, config: Config | None = None) -> tuple[dict[str, Any] | None, list[str]]:
+    """Return the newest sound checkpoint (None if the run has none yet) and what was wrong with newer ones.
+
+    Args:
+        folder: The run's folder.
+        config: Its configuration, if checkpoints are to be compared with it.
 
     Raises:
-        CheckpointError: if there are checkpoints and none can be read.
+        CheckpointError: if there are checkpoints and none can be used.
     """
     problems: list[str] = []
     for path in reversed(find_checkpoints(folder)):
         try:
-            return load_checkpoint(path), problems
+            return load_checkpoint(path, config), problems
         except CheckpointError as error:
             problems.append(str(error))
     if problems:
-        raise CheckpointError("no checkpoint can be read: " + "; ".join(problems))
+        raise CheckpointError("no checkpoint can be used: " + "; ".join(problems))
     return None, []
 
 
 def _checked_payload(path: Path) -> bytes:
     """Return what follows a checkpoint's checksum; memory is spent on it only if that is right."""
     try:
-        status = path.stat()
-        if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
-            raise CheckpointError(f"{path} is a pipe or device, not a file")
-        with open(path, "rb") as file:
+        with open_file(path) as file:
+            if os.fstat(file.fileno()).st_size > SIZE_LIMIT:
+                raise CheckpointError(f"{path} is larger than {SIZE_LIMIT >> 30} GiB, the most that a checkpoint has")
             if file.read(len(_MAGIC)) != _MAGIC:
                 raise CheckpointError(f"{path} is not a checkpoint of this version")
             digest = file.read(_DIGEST)
@@ -149,24 +171,3 @@ def _check_archive(path: Path, payload: bytes) -> None:
     packed = any(member.compress_type != zipfile.ZIP_STORED for member in members)
     if packed or sum(member.file_size for member in members) > len(payload):
         raise CheckpointError(f"{path} is not safe to unpack: its members are larger than the file")
-
-
-def _check_state(path: Path, state: Any) -> None:
-    if not isinstance(state, dict):
-        raise CheckpointError(f"{path} does not hold a run's state")
-    for name, kind in _FIELDS.items():
-        if not isinstance(state.get(name), kind) or (name not in state):
-            raise CheckpointError(f"{path} does not hold a run's state: its field {name} is missing or of a wrong type")
-    for name, value in state["model"].items():
-        if not isinstance(name, str) or not isinstance(value, Tensor):
-            raise CheckpointError(f"{path} does not hold a run's state: its field model must hold tensors by name")
-    position = state["position"]
-    for name, least in (("epoch", 1), ("batch", 0), ("metrics_bytes", 0)):
-        value = position.get(name)
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 1 << 63:
-            raise CheckpointError(f"{path} does not hold a run's state: position.{name} must be a whole number")
-    loss_sum = position.get("loss_sum")
-    if not isinstance(loss_sum, float) or not math.isfinite(loss_sum):
-        raise CheckpointError(f"{path} does not hold a run's state: position.loss_sum must be a finite number")
-    if position.get("phase") not in _PHASES:
-        raise CheckpointError(f"{path} does not hold a run's state: position.phase must be one of {', '.join(_PHASES)}")

@@ -17,7 +17,8 @@ def train(session: Session) -> bool:
        of it is applied with its probability;
     2. if e ≥ warm-up, e mod i_f = 0 and e < e_max, take a filter step. The paper's adds noise to the particles, trains
        a clone for e_p epochs on D_tp under them, measures on D_vp how the clone's loss fell under each particle
-       relative to plain images, reweights, resamples if degenerate, and throws the clone away.
+       relative to plain images, reweights, resamples if degenerate, and throws the clone away; others are in
+       ``search/``.
 
     With a fixed policy there is no step 2, and this is plain training.
     """

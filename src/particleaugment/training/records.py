@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from particleaugment.util.strict_json import JSONError, clipped, parse_json, read_file
+from particleaugment.util.reading import read_file
+from particleaugment.util.strict_json import JSONError, clipped, parse_json
 
-__all__ = ["RecordError", "check_record", "parse_records", "read_records"]
+__all__ = ["LARGEST_NUMBER", "MOST_EPOCHS", "RecordError", "check_record", "parse_records", "read_records"]
+
+
+MOST_EPOCHS = 10**7
+LARGEST_NUMBER = 1e30
+"""No loss, rate or time of a run is larger; sums and squares of such numbers are finite."""
 
 
 class RecordError(ValueError):
@@ -21,12 +26,12 @@ class _Rule(NamedTuple):
     fits: Callable[[Any], bool]
 
 
-def _is_number(value: Any, low: float = -math.inf, high: float = math.inf) -> bool:
+def _is_number(value: Any, low: float = -LARGEST_NUMBER, high: float = LARGEST_NUMBER) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 10**7
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_EPOCHS
 
 
 def _is_per_particle(value: Any) -> bool:
@@ -34,7 +39,7 @@ def _is_per_particle(value: Any) -> bool:
 
 
 _COUNT = _Rule("a whole number from 1 to 10,000,000", _is_count)
-_NUMBER = _Rule("a number", _is_number)
+_NUMBER = _Rule("a number below 1e30", _is_number)
 _PERCENT = _Rule("a number from 0 to 100", lambda value: _is_number(value, 0, 100))
 _NOT_NEGATIVE = _Rule("a number, not negative", lambda value: _is_number(value, 0))
 _NUMBER_OR_NULL = _Rule("a number or null", lambda value: value is None or _is_number(value))
@@ -78,6 +83,10 @@ _OPTIONAL = {
     "mean_gap": _NUMBER_OR_NULL,
     "severity": _NUMBER_OR_NULL,
     "wanted_severity": _NUMBER_OR_NULL,
+    "strength": _NOT_NEGATIVE,
+    "training_loss": _NUMBER_OR_NULL,
+    "held_out_loss": _NUMBER_OR_NULL,
+    "difficulty": _NUMBER_OR_NULL,
 }
 
 

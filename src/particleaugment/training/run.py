@@ -8,6 +8,7 @@ import json
 import math
 import os
 import socket
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -15,9 +16,18 @@ from typing import IO, Any
 from particleaugment.training.checkpoint import find_checkpoints
 from particleaugment.training.config import SIZE_LIMIT, Config, ConfigError
 from particleaugment.training.records import RecordError, read_records
-from particleaugment.util.atomic import new_folder, regular_file, remove_leftovers, saving, take_lock, write_atomically
+from particleaugment.util.atomic import (
+    new_folder,
+    regular_file,
+    remove_leftovers,
+    replacing,
+    saving,
+    take_lock,
+    write_atomically,
+)
+from particleaugment.util.reading import open_file, read_file
 from particleaugment.util.shown import shown_command
-from particleaugment.util.strict_json import JSONError, clipped, read_file
+from particleaugment.util.strict_json import clipped
 
 __all__ = ["RunError", "RunFolder", "locked_folder"]
 
@@ -90,7 +100,20 @@ class RunFolder:
     @property
     def finished(self) -> bool:
         """Whether the run has ended."""
-        return self.model.exists()
+        return self.model.is_file()
+
+    def irregular(self) -> str:
+        """Return which file of the run is not a regular one, so that it could not be written, or nothing.
+
+        What a finished run has is not written again, so its files may be links.
+        """
+        own = [".lock", "config.json", "metrics.jsonl", "policy.json", "model.safetensors", "report.html"]
+        for file in [*(self.path / name for name in own), *find_checkpoints(self.path)]:
+            with contextlib.suppress(FileNotFoundError):
+                mode = file.stat().st_mode if self.finished else file.lstat().st_mode
+                if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                    return f"{file} is a link, a pipe or a device, not a regular file"
+        return ""
 
     @classmethod
     def create(cls, path: Path, config: Config) -> RunFolder:
@@ -99,16 +122,16 @@ class RunFolder:
         _require_utf8(path, "choose another --out")
         if path.exists():
             raise RunError(f"{path} exists already; {_way_out(path)}")
-        given = None
+        files = {"config.json": config.to_json().encode()}
         if config.policy_file is not None:
             config.fixed_policy()
-            given = Path(config.policy_file).expanduser().read_bytes()
+            files[_GIVEN_POLICY] = read_file(Path(config.policy_file).expanduser())
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with new_folder(path) as temporary:
-                if given is not None:
-                    (temporary / _GIVEN_POLICY).write_bytes(given)
-                (temporary / "config.json").write_text(config.to_json(), encoding="utf-8")
+                for name, content in files.items():
+                    with replacing(temporary / name) as file:
+                        file.write(content)
         except OSError as error:
             if path.exists():
                 raise RunError(f"{path} exists already; another process has just made it") from None
@@ -129,7 +152,7 @@ class RunFolder:
             raise RunError(f"{path} is not a run folder: it has no config.json")
         try:
             return cls(path, Config.from_json(read_file(file, SIZE_LIMIT)))
-        except (ConfigError, JSONError) as error:
+        except ConfigError as error:
             raise RunError(f"{file}: {error}") from None
         except OSError as error:
             raise RunError(f"{file} cannot be read: {error.strerror}") from None
@@ -152,7 +175,7 @@ class RunFolder:
         """Return the SHA-256 of the first bytes of the metrics."""
         if not size:
             return hashlib.sha256().hexdigest()
-        with open(self.metrics, "rb") as file:
+        with open_file(self.metrics) as file:
             return hashlib.sha256(file.read(size)).hexdigest()
 
     def truncate_metrics(self, size: int, digest: str | None = None) -> None:

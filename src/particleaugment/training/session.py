@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from particleaugment.data import epoch_permutation
+from particleaugment.data.identity import data_identity
 from particleaugment.data.split import batch_sizes
 from particleaugment.policies import Policy
 from particleaugment.policies.base import document
@@ -28,7 +29,7 @@ from particleaugment.training.checkpoint import (
 )
 from particleaugment.training.clock import timed
 from particleaugment.training.config import Config
-from particleaugment.training.data_checks import check_search, data_identity
+from particleaugment.training.data_checks import check_search, require_same_data
 from particleaugment.training.display import Display
 from particleaugment.training.distributed import require_same
 from particleaugment.training.extras import Extras
@@ -104,6 +105,8 @@ class Session:
         self.model, self.optimizer, self.trainee = parts.model, parts.optimizer, parts.trainee
         steps_per_epoch = len(batch_sizes(len(self.samples), config.training.batch_size))
         self.evaluate_every = interval(config.training.evaluate_every, config.training.epochs, steps_per_epoch)
+        if self.ranks.world > 1:
+            require_same_data(self.ranks, self.ranks.everywhere(lambda: self._data_identity))
         self.search: ParticleAugment | None = None
         self.ranks.everywhere(lambda: self._make_search(steps_per_epoch))
         self.position = Position()
@@ -119,10 +122,20 @@ class Session:
         config = self.config
         if config.searches:
             before, after = always_on(config)
-            every = interval(config.filter.every, config.training.epochs, steps_per_epoch)
+            epochs = config.training.epochs
+            filter = config.filter.at_every(interval(config.filter.every, epochs, steps_per_epoch))
+            check_search(
+                filter,
+                self.samples.labels,
+                self.display.say,
+                epochs=epochs,
+                seed=config.seed,
+                groups=self.data.train_groups,
+            )
             self.search = ParticleAugment(
-                config.filter.at_every(every),
-                epochs=config.training.epochs,
+                self.samples,
+                epochs=epochs,
+                filter=filter,
                 seed=config.seed,
                 ops=config.ops,
                 before=before,
@@ -131,12 +144,11 @@ class Session:
                 fill=config.transforms.fill,
                 groups=self.data.train_groups,
             )
-            check_search(self.search, self.samples.labels, self.display.say)
 
     def _training_ids(self, epoch: int) -> torch.Tensor:
         if self.search is None:
             return torch.arange(len(self.samples))
-        return self.search.training_ids(self.samples.labels, epoch)
+        return self.search.division.ids_in(epoch)
 
     def _training_loss(self) -> float:
         """Return the mean loss of the epoch's samples, as training went."""
@@ -204,12 +216,16 @@ class Session:
 
     def filter_step(self) -> None:
         """Move the policy: one step of the particle filter, if the epoch is one that a step follows."""
-        if self.search is None or not self.search.due(self.position.epoch, self.config.training.epochs):
+        if self.search is None or not self.search.due(self.position.epoch):
             return
         # The clone trains at the learning rate that the network will use next.
         self._set_learning_rate(learning_rate(self.config, self.position.epoch + 1))
-        self.search.set_epoch(self.position.epoch)
-        record = self.search.step_with(self.trainee, self.samples.labels, self._progress, self._training_loss())
+        record = self.search.step_with(
+            self.trainee,
+            epoch=self.position.epoch,
+            progress=self._progress,
+            training_loss=self._training_loss(),
+        )
         if record is None:
             return
         fields = asdict(record)
@@ -244,7 +260,9 @@ class Session:
 
     def save(self) -> None:
         """Write a checkpoint, unless the network has diverged."""
-        if not all(bool(tensor.isfinite().all()) for tensor in self.model.state_dict().values()):
+        kept = [value for state in self.optimizer.state.values() for value in state.values()]
+        tensors = [*self.model.state_dict().values(), *(value for value in kept if isinstance(value, Tensor))]
+        if not all(bool(tensor.isfinite().all()) for tensor in tensors):
             message = self._divergence("the network holds numbers that are not finite")
             raise self.ranks.common(RunError(message))
         self.ranks.on_first(self._write_checkpoint)
@@ -292,21 +310,16 @@ class Session:
 
     @cached_property
     def _data_identity(self) -> str:
-        return data_identity(self.data)
+        return data_identity(self.data, self.config.seed)
 
     def _read_checkpoint(self) -> dict[str, Any] | None:
-        state, problems = load_latest(self.run.path)
+        state, problems = load_latest(self.run.path, self.config)
         for problem in problems:
             self.display.say(f"{problem}; using the one before it")
         if state is None:
             self.run.truncate_metrics(0)
             return None
-        if not self.config.continues(Config.from_json(state["config"])):
-            raise RunError(
-                f"the checkpoint in {self.run.path} belongs to another configuration than its config.json; "
-                "restore the config.json that the run was started with"
-            )
-        if state.get("data", self._data_identity) != self._data_identity:
+        if state["data"] != self._data_identity:
             raise RunError(
                 f"the data are not those that the run in {self.run.path} was started with: classes, labels or images "
                 "differ; restore them, or start a new run"

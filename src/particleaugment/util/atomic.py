@@ -2,7 +2,7 @@
 
 A new file or folder is made beside its place, under a name that nobody can guess, and renamed. What is already there is
 replaced only if it is a regular file. Files that grow (metrics, logs, downloads, locks) are opened with
-:func:`regular_file`.
+:func:`regular_file`, and folders within a run's are made with :func:`own_folder`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import IO, Any
 __all__ = [
     "SaveError",
     "new_folder",
+    "own_folder",
     "regular_file",
     "remove_leftovers",
     "replacing",
@@ -32,6 +33,7 @@ __all__ = [
 _SAFE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # a pipe in a file's place must not block
 _TEMPORARY = re.compile(r"\..*\.[0-9a-f]{16}\.tmp", re.DOTALL)
 _NOT_REGULAR = "it is a link, a pipe or a device, not a regular file; remove it"
+_TWO_NAMES = "it is the same file as another one (a hard link), which would change too; replace it by a copy"
 
 
 class SaveError(RuntimeError):
@@ -107,22 +109,44 @@ def new_folder(path: Path) -> Iterator[Path]:
         raise
 
 
+def own_folder(path: Path) -> Path:
+    """Make a folder if there is none, and return it.
+
+    Raises:
+        OSError: if it cannot be made, or if a link or a file is in its place.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    if path.is_symlink():
+        raise OSError(errno.ENOTDIR, "it is a link, not a folder; remove it", str(path))
+    return path
+
+
 def regular_file(path: str, flags: int) -> int:
     """Open a file for ``open(..., opener=regular_file)``: not through a link, and nothing but a regular file.
+
+    A file that is to be written must have no second name, or what is behind that name would change with it.
 
     Raises:
         OSError: if it is something else.
     """
     try:
-        descriptor = os.open(path, flags | _SAFE, 0o666)
+        # What is there is cut only once it is known to be a file that may be written.
+        descriptor = os.open(path, flags & ~os.O_TRUNC | _SAFE, 0o666)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):  # what a link and a pipe without a reader give
             raise OSError(error.errno, _NOT_REGULAR, path) from None
         raise
-    mode = os.fstat(descriptor).st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+    try:
+        status = os.fstat(descriptor)
+        if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+            raise OSError(errno.EINVAL, _NOT_REGULAR, path)
+        if flags & (os.O_WRONLY | os.O_RDWR) and status.st_nlink > 1:
+            raise OSError(errno.EMLINK, _TWO_NAMES, path)
+        if flags & os.O_TRUNC:
+            os.ftruncate(descriptor, 0)
+    except OSError:
         os.close(descriptor)
-        raise OSError(errno.EINVAL, _NOT_REGULAR, path)
+        raise
     return descriptor
 
 

@@ -11,11 +11,18 @@ from typing import IO, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 from typer.core import TyperGroup
 
+from particleaugment.util.shown import printable_lines
 from particleaugment.util.stop import OUTPUT_CLOSED
 
-__all__ = ["Commands", "Output"]
+__all__ = ["Commands", "Output", "say"]
+
+
+def say(text: str, *, error: bool = False) -> None:
+    """Print lines to standard output, or to standard error; escapes in them do not reach the terminal."""
+    print(printable_lines(text), file=sys.stderr if error else None)
 
 
 def _raise_broken_pipe() -> None:
@@ -45,6 +52,10 @@ class Output(Console):
     ):
         super().__init__(highlight=False, markup=False, emoji=False, soft_wrap=soft_wrap, quiet=quiet)
         self._closed = closed
+
+    def render_str(self, text: str, **options: Any) -> Text:  # type: ignore[override]
+        """Return a text ready to be written; names in it may be of files that somebody else has named."""
+        return super().render_str(printable_lines(text), **options)
 
     def on_broken_pipe(self) -> None:
         """Write nothing more, and tell it."""

@@ -6,7 +6,9 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["SharedMemoryError", "sharing"]
+import torch
+
+__all__ = ["SharedMemoryError", "ordinary_tensors", "sharing"]
 
 # torch raises plain RuntimeErrors: "unable to open shared memory object </torch_7_8_9> in read-write mode: Too many
 # open files (24)".
@@ -15,6 +17,16 @@ _REFUSED = re.compile(r"unable to .*</torch_.*: (.+?)(?: \(\d+\))?\s*")
 
 class SharedMemoryError(RuntimeError):
     """There is no room in the memory that processes share."""
+
+
+@contextmanager
+def ordinary_tensors() -> Iterator[None]:
+    """Let tensors that are made in this block, or in the function it decorates, be changed later, anywhere.
+
+    Under ``torch.inference_mode`` they would be such as nobody may write to outside of it.
+    """
+    with torch.inference_mode(False):
+        yield
 
 
 @contextmanager

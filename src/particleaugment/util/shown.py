@@ -1,11 +1,25 @@
-"""Commands as sentences show them."""
+"""Texts as they may be shown: commands as one types them, and names that a terminal does not act on."""
 
 from __future__ import annotations
 
 import shlex
 from pathlib import Path
 
-__all__ = ["shown_command"]
+__all__ = ["printable", "printable_lines", "shown_command"]
+
+
+def printable(text: str) -> str:
+    """Return a text in one line that any terminal takes: escapes, line ends and bytes that are no text become ``?``.
+
+    >>> printable("photo\\x1b[2J\\n.png")
+    'photo?[2J?.png'
+    """
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def printable_lines(text: str) -> str:
+    """Return a text with its line ends, otherwise as :func:`printable` does."""
+    return text if text.isprintable() else "\n".join(map(printable, text.split("\n")))
 
 
 def shown_command(*words: str | Path) -> str:

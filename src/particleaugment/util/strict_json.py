@@ -9,13 +9,10 @@ from __future__ import annotations
 import json
 import math
 import re
-import stat
-from pathlib import Path
 from typing import Any
 
-__all__ = ["SIZE_LIMIT", "JSONError", "clipped", "parse_json", "read_file", "unprintable"]
+__all__ = ["JSONError", "clipped", "parse_json", "unprintable"]
 
-SIZE_LIMIT = 64 << 20
 DEPTH_LIMIT = 32
 # A list, an object or a text costs up to 24 times its bytes in memory; numbers cost at most 9 times theirs.
 COSTLY_LIMIT = 2_000_000
@@ -29,23 +26,6 @@ _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\
 
 class JSONError(ValueError):
     """A file is not sound JSON."""
-
-
-def read_file(path: Path, limit: int = SIZE_LIMIT) -> bytes:
-    """Return a regular file's bytes.
-
-    Raises:
-        OSError: if it cannot be read.
-        JSONError: if it is a pipe or device, which could block or never end, or if it is too large.
-    """
-    status = path.stat()
-    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
-        raise JSONError("it is a pipe or device, not a file")
-    with open(path, "rb") as file:
-        content = file.read(limit + 1)
-    if len(content) > limit:
-        raise JSONError(f"it is larger than {limit >> 20} MiB, the most that such a file may hold")
-    return content
 
 
 def parse_json(content: bytes) -> Any:

@@ -1,0 +1,220 @@
+"""A filter that keeps training as hard as new samples are.
+
+A network whose augmented training samples are easier for it than new, plain ones is memorising them; where they are
+harder, it spends itself on augmentation. So one number, the strength of an even mixture of ops, is steered until both
+are equally hard. One step:
+
+1. *measurement*: the mean training loss of the epoch under augmentation, which training knows, and the loss of a few
+   samples that are held out, plain: one small forward pass;
+2. *error*: the logarithm of held-out loss over training loss, cut at -1 and 1, mean of the last twentieth of training;
+3. *update*: strength moves by the error, times ``speed`` over the number of steps.
+
+Strength is the mean number of ops per image. It starts at 0: augmentation is added once the network memorises, which
+ops that destroy labels cannot hide. Over the last fifth of training strength stays, and all samples are trained on.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from particleaugment.core.ops import OPS
+from particleaugment.filter._checks import as_real
+from particleaugment.policies.mixture import Mixture, MixtureSchedule
+from particleaugment.policies.trivial import TrivialAugment
+from particleaugment.search.checks import check_count, check_moments, check_size
+from particleaugment.search.protocol import Filter, FilterRecord, FilterState, Subject
+
+__all__ = ["DifficultyFilter", "DifficultyRecord", "DifficultyState", "own_statistics"]
+
+STEERED = 0.8
+"""Share of training over which strength is steered and samples are held out."""
+MEMORY = 0.05
+"""Share of training over which errors are averaged."""
+_LEAST_LOSS = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class DifficultyState(FilterState):
+    """The strength, and the averaged error that moves it.
+
+    Attributes:
+        strength: Mean number of ops per image.
+        error: Mean logarithm of held-out over training loss; 0 before the first measurement.
+    """
+
+    strength: float = 0.0
+    error: float = 0.0
+
+    def to_dict(self) -> dict[str, Tensor | int | float]:
+        """Return what steps change, as plain numbers."""
+        return super().to_dict() | {"strength": self.strength, "error": self.error}
+
+    def restored(self, saved: Mapping[str, Any]) -> Self:
+        """Return a first state as it was when :meth:`to_dict` was called."""
+        return replace(super().restored(saved), strength=float(saved["strength"]), error=float(saved["error"]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DifficultyRecord(FilterRecord):
+    """What a step measured and did.
+
+    Attributes:
+        strength: Mean number of ops per image after the step.
+        training_loss: Mean loss of the epoch's samples under augmentation.
+        held_out_loss: Mean loss of the held-out samples; None in the last fifth of training.
+        difficulty: Training loss over held-out loss.
+    """
+
+    strength: float
+    training_loss: float | None = None
+    held_out_loss: float | None = None
+    difficulty: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DifficultyFilter(Filter[DifficultyState]):
+    """Steers the strength of augmentation until training samples are as hard as new ones.
+
+    ``measure_size`` samples are held out for the first four fifths of training.
+
+    Attributes:
+        difficulty: Wanted ratio of the training loss under augmentation to the loss of held-out, plain samples.
+        speed: How far strength could move over the whole run, if the error were 1 throughout.
+        start: Strength at the start.
+        slots: Most ops per image; each slot applies one with the same probability.
+        every: Epochs from one step to the next; ``auto`` is every epoch, or about a hundred steps where epochs are
+            short.
+        warmup: First epoch after which a step may follow.
+        measure_size: Samples that are held out: a number, or a fraction of the data.
+        semantics: Name of the mapping from level to argument.
+
+    >>> filter = DifficultyFilter()
+    >>> state = filter.init(seed=0, ops=("Rotate", "Color"))
+    >>> memorising = filter.updated(state, training_loss=0.1, held_out_loss=1.0, epochs=100)
+    >>> state.strength, memorising.strength
+    (0.0, 0.6)
+    """
+
+    difficulty: float = 1.0
+    speed: float = 60.0
+    start: float = 0.0
+    slots: int = 4
+    every: int | str = "auto"
+    warmup: int = 1
+    measure_size: int | float = 64
+    semantics: str = "trivial-wide"
+
+    kind: ClassVar[str] = "difficulty"
+    needs_training_loss: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_count("slots", self.slots, 1, 64)
+        as_real("difficulty", self.difficulty, "it is the wanted ratio of two losses", low=1e-3, high=1e3)
+        as_real("speed", self.speed, "it is how far strength could move over the run", low=0.0)
+        as_real("start", self.start, "it is the mean number of ops per image", low=0.0, high=float(self.slots))
+        check_moments(self.every, self.warmup)
+        check_size("measure_size", self.measure_size)
+
+    # The algorithm.
+
+    def init(self, seed: int, ops: tuple[str, ...]) -> DifficultyState:
+        """Return the state that a search starts from; where the ops are not chosen, they are TrivialAugment's."""
+        drawn = TrivialAugment.ops if ops == OPS else ops
+        return DifficultyState(seed=seed, ops=drawn, strength=self.start)
+
+    def policy(self, state: DifficultyState) -> Mixture:
+        """Return an even mixture that applies as many ops per image, on average, as the strength says."""
+        return Mixture(slots=(state.strength / self.slots,) * self.slots, ops=state.ops, semantics=self.semantics)
+
+    def step(
+        self, state: DifficultyState, subject: Subject, *, epoch: int, epochs: int
+    ) -> tuple[DifficultyState, DifficultyRecord]:
+        """Take one step; see the top of this file."""
+        state = replace(state, steps=state.steps + 1)
+        if not self.holds_out_in(epoch, epochs):
+            return state, self._record(state)
+        assert subject.split is not None  # samples are held out
+        assert subject.training_loss is not None  # needs_training_loss says so
+        start = time.perf_counter()
+        with own_statistics(subject.trainee.model):
+            losses = subject.trainee.losses(subject.split[1], progress=subject.progress)
+        held_out_loss, seconds = float(losses.mean()), {"measure": time.perf_counter() - start}
+        if not math.isfinite(held_out_loss):
+            reason = f"the held-out loss is {held_out_loss}, so the difficulty is not known"
+            state = replace(state, skipped=state.skipped + 1)
+            return state, self._record(state, skip_reason=reason, seconds=seconds)
+        state = self.updated(state, subject.training_loss, held_out_loss, epochs)
+        return state, self._record(
+            state,
+            training_loss=subject.training_loss,
+            held_out_loss=held_out_loss,
+            difficulty=subject.training_loss / max(held_out_loss, _LEAST_LOSS),
+            seconds=seconds,
+        )
+
+    def updated(
+        self, state: DifficultyState, training_loss: float, held_out_loss: float, epochs: int
+    ) -> DifficultyState:
+        """Return the state after two losses were measured, in a run of so many epochs."""
+        steps = epochs / self.interval
+        wanted = math.log(self.difficulty * max(held_out_loss, _LEAST_LOSS))
+        error = max(-1.0, min(1.0, wanted - math.log(max(training_loss, _LEAST_LOSS))))
+        # The first measurement has no past to be averaged with.
+        weight = 1.0 if state.steps <= 1 else 1.0 / max(1.0, MEMORY * steps)
+        error = state.error + weight * (error - state.error)
+        strength = max(0.0, min(float(self.slots), state.strength + self.speed / steps * error))
+        return replace(state, strength=strength, error=error)
+
+    def _record(self, state: DifficultyState, **found: Any) -> DifficultyRecord:
+        density = self.policy(state).ops_per_image
+        return DifficultyRecord(step=state.steps, strength=state.strength, ops_per_image=density, **found)
+
+    def schedule(self, history: Sequence[tuple[int, DifficultyState]], epochs: int) -> MixtureSchedule:
+        """Return all mixtures so far as a schedule."""
+        mixtures = [(start, self.policy(state)) for start, state in history]
+        steps = tuple((start, mixture.level, mixture.slots) for start, mixture in mixtures)
+        return MixtureSchedule(steps, epochs, ops=mixtures[-1][1].ops, semantics=self.semantics)
+
+    # What it needs.
+
+    @property
+    def held_out(self) -> int | float:
+        """Samples held out for measuring."""
+        return self.measure_size
+
+    def holds_out_in(self, epoch: int, epochs: int) -> bool:
+        """Whether they are left out of training in an epoch."""
+        return epoch - 1 < STEERED * epochs
+
+    def check(self, ops: tuple[str, ...], epochs: int) -> None:
+        """Raise a ValueError where the settings do not suit the ops."""
+        self.policy(self.init(0, ops))
+
+
+@contextmanager
+def own_statistics(model: nn.Module) -> Iterator[None]:
+    """Let batch norm use the statistics of the batch that it is given, as in training, and keep its averages.
+
+    These lag behind early in training, so a loss in evaluation mode jumps where one in training does not. Everything
+    else is in evaluation mode; all modes come back as they were.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    norms = [module for module in model.modules() if isinstance(module, _BatchNorm) and module.track_running_stats]
+    model.eval()
+    try:
+        for norm in norms:
+            norm.training, norm.track_running_stats = True, False
+        yield
+    finally:
+        for norm in norms:
+            norm.track_running_stats = True
+        for module, training in modes:
+            module.training = training

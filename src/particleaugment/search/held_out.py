@@ -1,0 +1,156 @@
+"""Which samples are trained on and which are held out for measuring, epoch by epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from particleaugment.data.groups import as_groups
+from particleaugment.data.split import held_out_split
+from particleaugment.search.protocol import Filter
+from particleaugment.trainee.ranks import fingerprint
+
+__all__ = ["Division"]
+
+
+class Division:
+    """The samples that a filter holds out, drawn once, and the samples of every epoch.
+
+    A :class:`particleaugment.search.training_set.TrainingSet` has the same length in every epoch. Where the filter no
+    longer holds samples out, they join and take turns with the others: each class has as many places as before, and in
+    each epoch other members of it go without one.
+
+    Args:
+        filter: Says how many samples are held out, and in which epochs.
+        labels: Class of every sample, int64 ``[N]``.
+        epochs: Length of the training run.
+        seed: Seed of the draw.
+        groups: Group of each sample, a number or a name, where no group may be on both sides.
+
+    >>> from particleaugment import GapFilter
+    >>> division = Division(GapFilter(measure_size=2), torch.tensor([0, 0, 0, 0, 1, 1, 1, 1]), epochs=5, seed=0)
+    >>> [len(division.ids_in(epoch)) for epoch in range(1, 6)]
+    [6, 6, 6, 6, 8]
+    >>> [division.places_in(epoch).tolist() for epoch in (1, 4, 5)]
+    [[1, 2, 3, 5, 6, 7], [1, 2, 3, 5, 6, 7], [3, 0, 1, 7, 4, 5]]
+    """
+
+    def __init__(
+        self,
+        filter: Filter[Any],
+        labels: Tensor,
+        *,
+        epochs: int,
+        seed: int,
+        groups: Tensor | Sequence[Any] | None = None,
+    ):
+        self.filter, self.labels, self.epochs = filter, labels.to("cpu", torch.int64), epochs
+        self.groups = as_groups(groups)
+        self.split = _draw_split(filter, self.labels, seed, self.groups)
+        filter.check_data(self.labels, self.split, seed)
+
+    def holds_out_in(self, epoch: int) -> bool:
+        """Whether an epoch leaves held-out samples out."""
+        return self.split is not None and self.filter.holds_out_in(epoch, self.epochs)
+
+    def ids_in(self, epoch: int) -> Tensor:
+        """Return all samples that may be trained on in an epoch, in rising order."""
+        if self.split is not None and self.holds_out_in(epoch):
+            return self.split[0]
+        return torch.arange(len(self.labels), device="cpu")
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of the samples' classes and groups."""
+        return fingerprint([self.labels] if self.groups is None else [self.labels, self.groups])
+
+    @property
+    def places(self) -> int:
+        """How many samples each epoch trains on."""
+        return len(self.labels) if self.split is None else len(self.split[0])
+
+    def places_in(self, epoch: int) -> Tensor:
+        """Return the sample that has each place in an epoch."""
+        if self.split is None or self.holds_out_in(epoch):
+            return self.ids_in(epoch)
+        ids = self.split[0].clone()
+        for places, ring in self._rings:
+            joined = len(ring) - len(places)
+            ids[places] = ring.roll(-(epoch * joined + joined) % len(ring))[: len(places)]
+        return ids
+
+    @cached_property
+    def _rings(self) -> list[tuple[Tensor, Tensor]]:
+        """The places of every class that has held-out samples, and all samples of it."""
+        assert self.split is not None
+        trained, held_out = self.split
+        of_class = {int(label): held_out[self.labels[held_out] == label] for label in self.labels[held_out].unique()}
+        order = self.labels[trained].argsort(stable=True)
+        classes, counts = self.labels[trained][order].unique_consecutive(return_counts=True)
+        return [
+            (places, torch.cat([trained[places], of_class[label]]))
+            for label, places in zip(classes.tolist(), order.split(counts.tolist()))
+            if label in of_class
+        ]
+
+    @cached_property
+    def held_out(self) -> Tensor:
+        """Whether each sample is one of those held out, bool ``[N]``."""
+        chosen = torch.zeros(len(self.labels), dtype=torch.bool, device="cpu")
+        if self.split is not None:
+            chosen[self.split[1]] = True
+        return chosen
+
+    def wrong(self, ids: Tensor, epoch: int, held_out: Tensor | None = None) -> Tensor:
+        """Return which samples an epoch must not train on; also ids that no sample has.
+
+        Args:
+            ids: The samples.
+            epoch: The epoch.
+            held_out: A copy of :attr:`held_out` on the ids' device, if they are not on the CPU.
+        """
+        outside = (ids < 0) | (ids >= len(self.labels))
+        if not self.holds_out_in(epoch):
+            return outside
+        return outside | (self.held_out if held_out is None else held_out)[ids.clamp(0, len(self.labels) - 1)]
+
+    def check(self, ids: Tensor, epoch: int) -> None:
+        """Refuse samples that an epoch must not train on."""
+        wrong = self.wrong(ids, epoch)
+        if not wrong.any():
+            return
+        number = int(ids[wrong][0])
+        if not 0 <= number < len(self.labels):
+            raise ValueError(
+                f"a sample's id is its place in the train_set, from 0 to {len(self.labels) - 1}, got {number}; pass "
+                "the ids that search.training_set() yields"
+            )
+        raise ValueError(self.complaint(f"sample {number} is", epoch))
+
+    @staticmethod
+    def complaint(what: str, epoch: int) -> str:
+        """Return what is said where held-out samples are trained on."""
+        return (
+            f"{what} held out for measuring and must not be trained on in epoch {epoch}; make the training loader of "
+            "search.training_set(), and its sampler, if it has one"
+        )
+
+
+def _draw_split(filter: Filter[Any], labels: Tensor, seed: int, groups: Tensor | None) -> tuple[Tensor, Tensor] | None:
+    size = filter.held_out
+    if not size:
+        return None
+    try:
+        trained, held_out = held_out_split(labels, size, seed, groups)
+    except ValueError as error:
+        raise ValueError(f"measure_size={size} does not suit {len(labels)} samples: {error}") from None
+    if len(held_out) < 2:
+        raise ValueError(
+            f"measure_size={size} holds one of {len(labels)} samples out for measuring, which gives no standard "
+            "error; set a number, such as measure_size=32, or a larger fraction"
+        )
+    return trained, held_out
