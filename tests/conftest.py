@@ -2,9 +2,13 @@ from contextlib import contextmanager
 
 import pytest
 import torch
+from hypothesis import settings
 from runs import few_digits, no_report, tiny
 
 __all__ = ["few_digits", "no_report", "tiny"]
+
+settings.register_profile("suite", derandomize=True, deadline=None)
+settings.load_profile("suite")
 
 
 def pytest_collection_modifyitems(config, items):

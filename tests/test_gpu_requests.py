@@ -14,7 +14,7 @@ def test_the_flag_reaches_the_configuration(tmp_path, monkeypatch):
     for name, flags in (("plain", []), ("deterministic", ["--deterministic"])):
         done = CliRunner().invoke(cli.app, ["train", "--out", str(tmp_path / name), *flags])
         assert done.exit_code == 0, done.output
-        assert json.loads((tmp_path / name / "config.json").read_text())["deterministic"] is bool(flags)
+        assert json.loads((tmp_path / name / "config.json").read_text())["training"]["deterministic"] is bool(flags)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
