@@ -151,11 +151,16 @@ def test_a_file_that_cannot_be_read_is_named(pictures, workers):
     reader.close()
 
 
-def test_a_worker_that_dies_is_noticed_and_its_file_named(pictures):
+def test_a_worker_that_dies_is_noticed_and_its_file_named(pictures, monkeypatch):
     data, reader = reader_of(pictures, 1)
-    file = Path(data.images.path(2))
-    file.unlink()
-    os.mkfifo(file)  # whoever opens it waits
+    file, opened = Path(data.images.path(2)), os.open
+
+    def stalling(path, *flags, **options):  # as on a network drive that does not answer
+        if os.fspath(path) == str(file):
+            time.sleep(LIMIT)
+        return opened(path, *flags, **options)
+
+    monkeypatch.setattr(os, "open", stalling)
 
     def kill():
         while reader._files._reading[0, 2] != 2:
@@ -248,12 +253,12 @@ def test_stopped_in_the_middle_of_an_epoch_and_resumed(pictures, tmp_path, no_re
     assert (state["position"]["epoch"], state["position"]["phase"]) == (1, "train")
     assert 1 <= state["position"]["batch"] < 6
 
-    # Resumed, it meets a file that has been damaged meanwhile; mended, it goes on, with fewer workers.
+    # Resumed, it notices a file that has been damaged meanwhile; mended, it goes on, with fewer workers.
     held.write_bytes(content[:100])
     process = start("resume", path, "--quiet")
     output, errors = process.communicate(timeout=LIMIT)
     assert process.returncode == 1
-    assert errors.startswith(f"particleaugment: the image {held} cannot be read: ")
+    assert errors.startswith(f"particleaugment: the data are not those that the run in {path} was started with: ")
     assert errors.count("\n") == 1
     assert group_is_gone(process)
     held.write_bytes(content)
