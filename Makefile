@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test docs setup format clean
+.PHONY: demo test site docs setup format clean
 
 setup: $(VENV)/.ready
 
@@ -23,6 +23,9 @@ test: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=2 --dist=loadfile
+
+site: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m site tests
 
 docs: setup
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --nitpicky --quiet docs build/docs

@@ -1,3 +1,4 @@
+import random
 from contextlib import contextmanager
 
 import pytest
@@ -13,12 +14,22 @@ settings.load_profile("suite")
 
 def pytest_collection_modifyitems(config, items):
     without_gpu = pytest.mark.skip(reason="needs a CUDA device, and there is none")
+    in_turn = pytest.mark.skip(reason="builds the site or opens a browser, once in CI; run with -m site")
     on_request = pytest.mark.skip(reason="the long version of a check; run with -m slow")
     for item in items:
         if "gpu" in item.keywords and not torch.cuda.is_available():
             item.add_marker(without_gpu)
+        if "site" in item.keywords and "site" not in config.option.markexpr:
+            item.add_marker(in_turn)
         if "slow" in item.keywords and "slow" not in config.option.markexpr:
             item.add_marker(on_request)
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    """The same random numbers in every run, in whatever order and process tests run."""
+    torch.manual_seed(0)
+    random.seed(0)
 
 
 @pytest.fixture(params=[torch.float16, torch.bfloat16, torch.float64], ids=str)

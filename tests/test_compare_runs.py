@@ -60,6 +60,7 @@ def is_free(path):
         return False
 
 
+@pytest.mark.slow
 def test_killed_extended_stopped_and_continued(tmp_path):
     folder = ComparisonFolder(tmp_path / "c")
     runs = {arm: folder.path / "runs" / f"{arm}-0" for arm in ("paper", "none")}

@@ -12,6 +12,8 @@ from sphinx.util.inventory import InventoryFile
 import particleaugment as pa
 from particleaugment import data, filter, models, ops, policies
 
+pytestmark = pytest.mark.site
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):

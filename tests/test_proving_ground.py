@@ -111,6 +111,7 @@ def test_runs_are_trained_once_and_a_failure_stops_no_other(tmp_path):
     assert "page to open" in output
 
 
+@pytest.mark.slow
 def test_a_stopped_ground_resumes_to_the_same_result(tmp_path):
     settings = ("epochs=12", "evaluate_every=1")
     changes = [part for setting in settings for part in ("--set", setting)]

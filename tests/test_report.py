@@ -159,6 +159,7 @@ def test_nothing_to_report_yet(tmp_path):
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
+@pytest.mark.site
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine; the parser tests above stand in")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_browser_renders_it(page, tmp_path, scheme):

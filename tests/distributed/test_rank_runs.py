@@ -54,6 +54,7 @@ def test_one_rank_speaks_and_writes(undisturbed):
     assert any(record["kind"] == "filter" and record["skip_reason"] is None for record in found)
 
 
+@pytest.mark.slow
 def test_stopped_and_killed_workers_come_back_and_end_alike(undisturbed, tmp_path):
     path = tmp_path / "run"
     process = train(path, restarts=3)

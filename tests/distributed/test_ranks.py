@@ -15,7 +15,7 @@ from particleaugment.trainee.ranks import Ranks
 from particleaugment.training.config import ConfigError
 
 
-@pytest.fixture(scope="module", params=[(2, 3), pytest.param((2, 3, 4), marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=[(3,), pytest.param((2, 3, 4), marks=pytest.mark.slow)])
 def findings(tmp_path_factory, request):
     """What checks.py found: in this process alone, and on several ranks."""
     folder = tmp_path_factory.mktemp("findings")
@@ -123,7 +123,7 @@ def test_a_loss_that_is_no_number_on_one_rank_is_refused_by_all(findings):
 
 def test_a_batch_that_cannot_be_shared_out(findings):
     assert findings[1]["too_small_a_batch"] == ["built"]
-    for ranks in (2, 3):
+    for ranks in findings.keys() - {1}:
         assert findings[ranks]["too_small_a_batch"] == ["ConfigError"] + ["ReportedByFirst"] * (ranks - 1)
 
 
@@ -140,7 +140,7 @@ def test_the_slurm_example_is_a_shell_script():
 
 def test_a_single_bit_that_differs_is_noticed_by_all(findings):
     assert findings[1]["divergence"] == [["same", "same"]]
-    for ranks in (2, 3):
+    for ranks in findings.keys() - {1}:
         message = f"the weights on rank {ranks - 1} differ from those on rank 0 here"
         kinds = ["RunError"] + ["ReportedByFirst"] * (ranks - 1)
         assert findings[ranks]["divergence"] == [["same", f"{kind} {message}"] for kind in kinds]

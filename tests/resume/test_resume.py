@@ -132,6 +132,7 @@ def test_killed_at_any_moment(undisturbed, tmp_path):
     assert result(path) == expected, f"killed {seconds} s after the last resume"
 
 
+@pytest.mark.slow
 def test_stopped_politely_and_locked_meanwhile(undisturbed, tmp_path):
     path, (filter, expected) = tmp_path / "run", undisturbed
     process = train(path, filter)
