@@ -37,6 +37,7 @@ class Mixture(Policy):
         cap: Highest level of each op as a share of the semantics' top, float64 ``[n]``.
         level_floor: Lowest level as a share of the cap: 0 draws levels evenly up to the cap, 1 always takes the cap.
         semantics: What levels mean: ``trivial-wide`` turns by up to 135 degrees, ``timm-increasing`` by up to 30.
+        level_curve: Levels are drawn evenly and raised to this power: above 1, most are low and a few are high.
     """
 
     ops: tuple[str, ...] = field()
@@ -44,13 +45,14 @@ class Mixture(Policy):
     cap: Tensor
     level_floor: float = 0.0
     semantics: str = WIDE
+    level_curve: float = 1.0
 
     kind = "research-mixture"
 
     def _levels(self) -> tuple[Tensor, Tensor]:
         top = get_semantics(self.semantics).top
         steps = torch.arange(int(top) + 1, dtype=torch.float64, device="cpu")
-        steps = top * (self.level_floor + (1 - self.level_floor) * steps / top)
+        steps = top * (self.level_floor + (1 - self.level_floor) * (steps / top) ** self.level_curve)
         choice = torch.arange(len(self.ops), device="cpu").repeat_interleave(len(steps))
         return choice, (self.cap[:, None] * steps).flatten()
 
@@ -108,6 +110,8 @@ class Candidate:
         wait: Whether early losses count less: an update is weighted by how far the held-out loss is below chance.
         semantics: What levels mean.
         level_floor: Lowest level, as a share of the highest.
+        level_curve: Power that evenly drawn levels are raised to.
+        all_ops: Whether to draw from RandAugment's fifteen ops instead of TrivialAugment's fourteen.
         same_mode: Whether held-out samples are measured as training samples are, with a batch's own statistics. In
             evaluation mode their loss jumps early in training, while batch norm's averages lag behind.
         log_mean: Whether the logarithm of the losses' ratio is averaged, each epoch's cut at -1 and 1, rather than the
@@ -125,6 +129,8 @@ class Candidate:
     wait: bool = False
     semantics: str = WIDE
     level_floor: float = 0.0
+    level_curve: float = 1.0
+    all_ops: bool = False
     same_mode: bool = False
     log_mean: bool = False
 
@@ -171,7 +177,8 @@ class Controller:
             return Mixture(self.ops, gate, torch.where(self.has_level, cap, ones))
         if shape == "even-slots":
             gate = torch.full((SLOTS, n), s / SLOTS, dtype=torch.float64)
-            return Mixture(self.ops, gate, ones, self.settings.level_floor, self.settings.semantics)
+            extra = self.settings.level_floor, self.settings.semantics, self.settings.level_curve
+            return Mixture(self.ops, gate, ones, *extra)
         slots = torch.arange(3, dtype=torch.float64)
         if shape == "level-then-ops":
             level, share = min(1.0, s), (s - slots).clamp(0, 1)
@@ -222,9 +229,9 @@ class Controller:
         return {"strength": round(self.strength, 3)}
 
 
-def task_ops(configured: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the ops of a task: its own op set, or TrivialAugment's fourteen."""
-    return TrivialAugment().ops if configured == OPS else configured
+def task_ops(configured: tuple[str, ...], all_ops: bool = False) -> tuple[str, ...]:
+    """Return the ops of a task: its own op set, or TrivialAugment's fourteen, or RandAugment's fifteen."""
+    return TrivialAugment().ops if configured == OPS and not all_ops else configured
 
 
 CANDIDATES: dict[str, Candidate | ParticleCandidate] = {
@@ -264,6 +271,21 @@ CANDIDATES: dict[str, Candidate | ParticleCandidate] = {
     "moderate-4": Candidate(shape="even-slots", start=4.0, frozen=True, held_out=2, semantics=MODERATE),
     "moderate-top-2": Candidate(
         shape="even-slots", start=2.0, frozen=True, held_out=2, semantics=MODERATE, level_floor=0.5
+    ),
+    "curved-slots-2": Candidate(shape="even-slots", start=2.0, frozen=True, held_out=2, level_curve=2.0),
+    "curved-slots-3": Candidate(shape="even-slots", start=3.0, frozen=True, held_out=2, level_curve=2.0),
+    "curved-all-3": Candidate(shape="even-slots", start=3.0, frozen=True, held_out=2, level_curve=2.0, all_ops=True),
+    "moderate-all-3": Candidate(
+        shape="even-slots", start=3.0, frozen=True, held_out=2, semantics=MODERATE, all_ops=True
+    ),
+    "curved-slots-from0": Candidate(
+        shape="even-slots", gain=60.0, start=0.0, same_mode=True, log_mean=True, level_curve=2.0
+    ),
+    "curved-all-from0": Candidate(
+        shape="even-slots", gain=60.0, start=0.0, same_mode=True, log_mean=True, level_curve=2.0, all_ops=True
+    ),
+    "moderate-all-from0": Candidate(
+        shape="even-slots", gain=60.0, start=0.0, same_mode=True, log_mean=True, semantics=MODERATE, all_ops=True
     ),
     "own-difficulty": ParticleCandidate(),
     "own-difficulty-shuffled": ParticleCandidate(shuffled=True),

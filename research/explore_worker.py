@@ -96,7 +96,7 @@ def run_candidate(
 ) -> dict[str, Any] | None:
     """Train one run; it is not resumed."""
     start = time.monotonic()
-    settings, ops = CANDIDATES[job["arm"]], task_ops(config.ops)
+    settings, ops = CANDIDATES[job["arm"]], task_ops(config.ops, getattr(CANDIDATES[job["arm"]], "all_ops", False))
     if isinstance(settings, ParticleCandidate):
         CountingTrainee.slots, CountingTrainee.rows, CountingTrainee.same_mode = SLOTS, settings.rows, False
     else:
