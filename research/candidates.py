@@ -274,15 +274,11 @@ CANDIDATES: dict[str, Candidate | ParticleCandidate] = {
     ),
     "curved-slots-2": Candidate(shape="even-slots", start=2.0, frozen=True, held_out=2, level_curve=2.0),
     "curved-slots-3": Candidate(shape="even-slots", start=3.0, frozen=True, held_out=2, level_curve=2.0),
-    "curved-all-3": Candidate(shape="even-slots", start=3.0, frozen=True, held_out=2, level_curve=2.0, all_ops=True),
     "moderate-all-3": Candidate(
         shape="even-slots", start=3.0, frozen=True, held_out=2, semantics=MODERATE, all_ops=True
     ),
     "curved-slots-from0": Candidate(
         shape="even-slots", gain=60.0, start=0.0, same_mode=True, log_mean=True, level_curve=2.0
-    ),
-    "curved-all-from0": Candidate(
-        shape="even-slots", gain=60.0, start=0.0, same_mode=True, log_mean=True, level_curve=2.0, all_ops=True
     ),
     "moderate-all-from0": Candidate(
         shape="even-slots", gain=60.0, start=0.0, same_mode=True, log_mean=True, semantics=MODERATE, all_ops=True
