@@ -110,9 +110,9 @@ SPECIAL: Mapping[str, Putter] = {
 def _put(kinds: Mapping[str, Putter], place: Path, box: Sandbox, draw: random.Random) -> str:
     """Put something in a file's place; what was there is kept beside the run."""
     (box.root / "kept").mkdir(exist_ok=True)
-    if os.path.lexists(place):
+    if os.path.lexists(place) and not place.is_symlink() and (place.is_file() or place.is_dir()):
         keep = shutil.copytree if place.is_dir() else shutil.copyfile
-        keep(place, box.root / "kept" / place.name)
+        keep(place, box.root / "kept" / place.name)  # type: ignore[operator]
     _remove(place)
     place.parent.mkdir(parents=True, exist_ok=True)
     name = draw.choice(list(kinds))
@@ -292,7 +292,9 @@ def _move(data: Path, draw: random.Random) -> None:
 
 
 def _add(data: Path, draw: random.Random) -> None:
-    shutil.copy(_two(data, draw)[0], data / draw.choice(["lime", "plum"]) / draw.choice(["aa.png", "zz.png", "00b.png"]))
+    shutil.copy(
+        _two(data, draw)[0], data / draw.choice(["lime", "plum"]) / draw.choice(["aa.png", "zz.png", "00b.png"])
+    )
 
 
 def _delete(data: Path, draw: random.Random) -> None:

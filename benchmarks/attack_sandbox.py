@@ -22,6 +22,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from PIL import Image
 from typer.testing import CliRunner
@@ -112,7 +113,13 @@ class Workshop:
 
     def _make_comparison(self) -> None:
         base, arms = Base.of(get_recipe("digits"), ["epochs=3"]), parse_arms("none,paper")
-        health = {"steps": 2, "skipped": 1, "resampled": 0, "effective_sample_size": 3.5, "ops_per_image": 0.7}
+        health: dict[str, float | None] = {
+            "steps": 2,
+            "skipped": 1,
+            "resampled": 0,
+            "effective_sample_size": 3.5,
+            "ops_per_image": 0.7,
+        }
         records = [
             RunRecord(
                 arm=arm.name,
@@ -238,11 +245,8 @@ class Sandbox:
 
     def would_resume(self, *options: object) -> Outcome:
         """Run ``resume`` up to the first batch."""
-        train, train_commands.train_session = train_commands.train_session, lambda session: sys.exit(0)
-        try:
+        with patch.object(train_commands, "train_session", lambda session: sys.exit(0)):
             return self.command("resume", self.run, "-q", *options)
-        finally:
-            train_commands.train_session = train
 
     def finish(self, kind: str, *options: object) -> Outcome:
         """Run ``resume`` to the end; if it gets there, its result must be that of a run that was left alone."""

@@ -19,12 +19,12 @@ from particleaugment.training import checkpoint
 from particleaugment.training.checkpoint import CheckpointError, find_checkpoints, last_good, load_checkpoint
 
 NUMBERS: tuple[Any, ...] = (
-    0, 1, -1, 2, 3, 4, 5, 17, 1 << 31, 1 << 62, 1 << 63, -(1 << 63), 1 << 64, 10**30, 0.0, 0.5, -1.5, 1e30, 1e308, 1e-320,
-    float("nan"), float("inf"), -float("inf"), True, False,
+    0, 1, -1, 2, 3, 4, 5, 17, 1 << 31, 1 << 62, 1 << 63, -(1 << 63), 1 << 64, 10**30, 0.0, 0.5, -1.5, 1e30, 1e308,
+    1e-320, float("nan"), float("inf"), -float("inf"), True, False,
 )  # fmt: skip
 OTHERS: tuple[Any, ...] = (
-    None, "", "x", "train", "evaluate", "filter", "\x1b[2J", "0" * 64, "f" * 100_000, [], {}, (), [0], [None], {"a": 1}, {0: 0},
-    b"bytes", 1j, (1.0, 2), [[[[[[[[[[0]]]]]]]]]],
+    None, "", "x", "train", "evaluate", "filter", "\x1b[2J", "0" * 64, "f" * 100_000, [], {}, (), [0], [None], {"a": 1},
+    {0: 0}, b"bytes", 1j, (1.0, 2), [[[[[[[[[[0]]]]]]]]]],
 )  # fmt: skip
 
 
@@ -178,11 +178,12 @@ def _check_form(expected: Any, found: Any) -> None:
 # Files of weights.
 
 METADATA: tuple[str, ...] = (
-    "", "null", "true", "[]", "{}", "-1", "0", "1", "1e999", "NaN", "1" + "0" * 400, "9" * 5000, "[" * 100_000, '"x"', "x",
+    "", "null", "true", "[]", "{}", "-1", "0", "1", "1e999", "NaN", "1" + "0" * 400, "9" * 5000, "[" * 100_000, '"x"',
     '["a"]', '["a", "a"]', '["a", 3]', "[0.5, 0.5]", "[0.5, 0.5, null]", "[2, 2, 2]", "[0, 0, 0]", "[1e-300, 1, 1]",
     "[NaN, 1, 1]", "[true, true, true]", "wrn-10-1", "wrn-16-1", "wrn-40-1000", "wrn-4000000-10", "wrn-999999999999-1",
-    "wrn--1--1", "shake-shake-26-2x96d", "resnet50", "wrn-10-100000", "../../x", "\x1b[2J", "4096", "1000000", "0.99", "1.0",
-    "10", "11", '["' + "x" * 100_000 + '", "b"]', json.dumps([str(number) for number in range(100_000)]), '["\\u001b", "b"]',
+    "wrn--1--1", "shake-shake-26-2x96d", "resnet50", "wrn-10-100000", "../../x", "\x1b[2J", "4096", "1000000", "0.99",
+    "1.0", "10", "11", '["' + "x" * 100_000 + '", "b"]', json.dumps([str(number) for number in range(100_000)]), "x",
+    '["\\u001b", "b"]',
     '["\\ud800", "b"]', "8", "8.0", "1e1", "{\"a\": 1, \"a\": 2}",
 )  # fmt: skip
 

@@ -5,8 +5,8 @@
 Each class of attacks gets the same share of the time. An attack copies a sound run, changes something in it, and lets
 real commands and functions have it, in a forked process. Reported is whatever hangs, takes much memory, ends in a
 traceback instead of a documented error, changes anything outside the folder, shows raw escapes, is accepted although it
-is wrong, or is judged otherwise by ``verify`` than by ``resume``. An attack is a function of the seed, its class and its
-number: ``--only links:17`` repeats one.
+is wrong, or on which ``verify`` and ``resume`` disagree. An attack is a function of the seed, its class and its number:
+``--only links:17`` repeats one.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = os.environ["NUMBA_NUM_THREADS"] = "1"  # a forked process has no threads but its own
 os.environ["COLUMNS"] = "100"
 
-import torch
+from attack_engine import engine
 from attack_folders import changed_data, links, special_files
 from attack_sandbox import KINDS, Sandbox, Workshop, attempt
 from attack_states import checkpoints, weights
-from attack_texts import engine, tampered_results, terminal
+from attack_texts import tampered_results, terminal
 from common import RESULTS, write
 
 Attack = Callable[[Sandbox, random.Random], str]
@@ -79,7 +79,6 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the result file")
     options = parser.parse_args()
-    torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         workshop = Workshop(Path(folder), tuple(options.kinds.split(",")))
         if options.only:

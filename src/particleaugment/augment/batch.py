@@ -120,7 +120,7 @@ class Augment(nn.Module):
     @_left_to_python
     def forward(self, images: Tensor, ids: Tensor | None = None) -> Tensor:
         """Augment a batch ``[B, C, H, W]`` (or one image ``[C, H, W]``) of uint8 images."""
-        if isinstance(images, Tensor) and images.dim() == 3:
+        if isinstance(images, Tensor) and not images.is_nested and images.dim() == 3:
             if ids is not None:
                 ids = _one_id(ids)
             return self.forward(images.unsqueeze(0), ids).squeeze(0)
@@ -165,10 +165,10 @@ class Augment(nn.Module):
 
 def _checked_epoch(epoch: object) -> int:
     try:
-        if isinstance(epoch, bool):
+        if isinstance(epoch, bool) or (isinstance(epoch, Tensor) and epoch.dtype == torch.bool):
             raise TypeError
         number = operator.index(epoch)  # type: ignore[arg-type]
-    except TypeError:
+    except (TypeError, RuntimeError):
         raise TypeError(f"the epoch must be a whole number, got {epoch!r}") from None
     if number < 0:
         raise ValueError(f"the epoch must not be negative, got {number}")
@@ -179,7 +179,17 @@ def _checked_epoch(epoch: object) -> int:
 
 def _one_id(number: object) -> Tensor:
     """Return the id of a single image as a batch's."""
-    found = number if isinstance(number, Tensor) else torch.tensor(number, device="cpu")
-    if found.numel() != 1 or found.is_floating_point() or found.is_complex() or found.dtype == torch.bool:
+    try:
+        found = number if isinstance(number, Tensor) else torch.tensor(number, device="cpu")
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"the id of an image must be a whole number, got {number!r}") from None
+    if (
+        found.is_nested
+        or found.layout is not torch.strided
+        or found.numel() != 1
+        or found.is_floating_point()
+        or found.is_complex()
+        or found.dtype == torch.bool
+    ):
         raise TypeError(f"the id of an image must be a whole number, got {number!r}")
     return found.to(torch.int64).reshape(1)
