@@ -215,7 +215,7 @@ def _escaped_words(box: Sandbox, draw: random.Random, name: str) -> int:
             ("compare", name, "--report"),
             ("compare", name),
             ("compare", "digits", "--arms", name),
-            ("compare", "digits", "--arms", f"{name}:epochs=1"),
+            ("compare", "digits", "--arms", f"{name}:epochs=0"),
             ("compare", "digits", "--arms", f"schedule:{name}"),
             ("compare", "digits", "--seeds", name),
             ("compare", "digits", "--set", f"{name}=1"),
