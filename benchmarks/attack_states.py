@@ -144,11 +144,18 @@ def checkpoints(box: Sandbox, draw: random.Random) -> str:
     forms = {path: _form(load_checkpoint(path)) for path in wrong}
     for path in wrong:
         state = load_checkpoint(path)
-        for _ in range(draw.choice([1, 1, 1, 2, 3])):
-            _spoil(state, draw)
         try:
+            for _ in range(draw.choice([1, 1, 1, 2, 3])):
+                _spoil(state, draw)
             path.write_bytes(_sealed(state))
-        except (RuntimeError, NotImplementedError, AttributeError, TypeError):  # torch cannot save such a thing
+        except (
+            RuntimeError,
+            NotImplementedError,
+            AttributeError,
+            TypeError,
+            IndexError,
+            ValueError,
+        ):  # torch cannot make or save such a thing
             return "passed over"
     sound = []
     for path in paths:

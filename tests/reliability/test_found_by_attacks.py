@@ -219,6 +219,8 @@ def test_an_epoch_that_is_not_whole(epoch):
 def test_an_id_that_is_not_whole(number):
     with pytest.raises(TypeError, match="the id of an image must be a whole number"):
         pa.Augment("trivial")(IMAGES[0], number)
+    with pytest.raises(TypeError, match="the id of an image must be a whole number"):
+        pa.ImageTransform("trivial")(IMAGES[0], id=number)
 
 
 @pytest.mark.parametrize("ids", [torch.arange(2).to("meta"), torch.arange(2).to_sparse()])

@@ -88,7 +88,7 @@ class ImageTransform(nn.Module):
                 )
         id = _sample.get() if id is None else id
         pixels = to_uint8(image.as_subclass(Tensor) if isinstance(image, Tensor) else image)
-        result = self.augment(pixels, None if id is None else torch.tensor(id, device="cpu"))
+        result = self.augment(pixels, id)
         if isinstance(image, Tensor):
             result = result.as_subclass(type(image))
         elif isinstance(image, Image.Image) and result.dtype == torch.uint8:
