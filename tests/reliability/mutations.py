@@ -74,6 +74,7 @@ def run_state(config: Config = CONFIG) -> dict[str, Any]:
         "resumes": 0,
         "metrics_sha256": hashlib.sha256().hexdigest(),
         "data": "",
+        "policy": "",
     }
 
 

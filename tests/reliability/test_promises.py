@@ -64,7 +64,14 @@ def fuzz_figures():
     return f"{formats}; the costliest file of 64 MiB takes {most['peak_mib']} MiB"
 
 
-@pytest.mark.parametrize("figures", [soak_figures, endurance_figures, fuzz_figures])
+def attack_figures():
+    classes = results("attacks")["classes"]
+    made = ", ".join(f"{name} {found['attacks']:,}" for name, found in classes.items())
+    findings = sum(len(found["findings"]) for found in classes.values())
+    return f"{sum(found['attacks'] for found in classes.values()):,} attacks ({made}); {findings} findings"
+
+
+@pytest.mark.parametrize("figures", [soak_figures, endurance_figures, fuzz_figures, attack_figures])
 def test_figures_are_those_of_the_result_files(figures):
     assert f"| {figures()} |" in PAGE, f"the page should say: {figures()}"
 
@@ -78,3 +85,6 @@ def test_the_long_runs_were_long_and_found_nothing():
     assert endurance["epochs"] >= 300
     assert endurance["flat"]
     assert all(counts["files"] >= 10_000 for counts in fuzz["formats"].values())
+    attacks = results("attacks")["classes"].values()
+    assert sum(found["attacks"] for found in attacks) >= 2000
+    assert not any(found["findings"] for found in attacks)

@@ -34,6 +34,7 @@ def state(number=0):
         "resumes": number,
         "metrics_sha256": "0" * 64,
         "data": "",
+        "policy": "",
     }
 
 

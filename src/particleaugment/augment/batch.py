@@ -156,7 +156,7 @@ class Augment(nn.Module):
             The images; as soon as a target is given, an :class:`particleaugment.Augmented`.
         """
         given = {"masks": masks, "boxes": boxes, "keypoints": keypoints, "labels": labels}
-        if isinstance(images, Tensor) and images.dim() == 3:
+        if isinstance(images, Tensor) and not images.is_nested and images.dim() == 3:
             one = None if ids is None else one_id(ids)
             return _first(self._augmented(images.unsqueeze(0), one, _as_batch(given)))
         return self._augmented(images, ids, given)
@@ -248,10 +248,10 @@ def _first(result: Tensor | Augmented) -> Tensor | Augmented:
 
 def _checked_epoch(epoch: object) -> int:
     try:
-        if isinstance(epoch, bool):
+        if isinstance(epoch, bool) or (isinstance(epoch, Tensor) and epoch.dtype == torch.bool):
             raise TypeError
         number = operator.index(epoch)  # type: ignore[arg-type]
-    except TypeError:
+    except (TypeError, RuntimeError):
         raise TypeError(f"the epoch must be a whole number, got {epoch!r}") from None
     if number < 0:
         raise ValueError(f"the epoch must not be negative, got {number}")
@@ -262,7 +262,17 @@ def _checked_epoch(epoch: object) -> int:
 
 def one_id(number: object) -> Tensor:
     """Return the id of a single image as a batch's."""
-    found = number if isinstance(number, Tensor) else torch.tensor(number, device="cpu")
-    if found.numel() != 1 or found.is_floating_point() or found.is_complex() or found.dtype == torch.bool:
+    try:
+        found = number if isinstance(number, Tensor) else torch.tensor(number, device="cpu")
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"the id of an image must be a whole number, got {number!r}") from None
+    if (
+        found.is_nested
+        or found.layout is not torch.strided
+        or found.numel() != 1
+        or found.is_floating_point()
+        or found.is_complex()
+        or found.dtype == torch.bool
+    ):
         raise TypeError(f"the id of an image must be a whole number, got {number!r}")
     return found.to(torch.int64).reshape(1)

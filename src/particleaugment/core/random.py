@@ -144,6 +144,8 @@ def checked_ids(ids: Tensor) -> Tensor:
     if not isinstance(ids, Tensor) or ids.dtype != torch.int64:
         kind = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
         raise TypeError(f"sample ids must be an int64 tensor, got {kind}; use torch.tensor([...], dtype=torch.int64)")
+    if ids.is_meta or ids.is_nested or ids.layout is not torch.strided:
+        raise TypeError("sample ids must be an ordinary tensor with numbers in it, not sparse, nested or meta")
     if ids.device.type == "cpu" and ids.numel() and int(ids.min()) < 0:
         raise ValueError(
             f"sample ids must not be negative, got {int(ids.min())}; use each sample's index in its data set"

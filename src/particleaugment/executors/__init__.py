@@ -243,6 +243,8 @@ def check_images(images: Tensor) -> None:
         raise TypeError(f"expected a uint8 tensor of images, got {type(images).__name__}")
     if images.dtype != torch.uint8:
         raise TypeError(f"images must be uint8 (0 to 255), got {images.dtype}; augment before converting to float")
+    if images.is_meta or images.is_nested or images.layout is not torch.strided:
+        raise TypeError("images must be an ordinary tensor with pixels in it, not sparse, nested or meta")
     if images.dim() != 4:
         raise ValueError(f"images must have shape [batch, channels, height, width], got {tuple(images.shape)}")
     if images.shape[1] not in (1, 3):

@@ -13,6 +13,7 @@ import torch
 
 from particleaugment.models.weights import open_weights
 from particleaugment.policies import Policy, Schedule, load
+from particleaugment.policies.base import document
 from particleaugment.search.history import unpacked
 from particleaugment.training.checkpoint import CheckpointError, find_checkpoints, load_checkpoint
 from particleaugment.training.checkpoint_content import network_of
@@ -37,7 +38,7 @@ class Finding:
     """What was found of one part of a run.
 
     Attributes:
-        part: ``config``, ``metrics``, ``policy``, ``checkpoint``, ``model`` or ``report``.
+        part: ``config``, ``checkpoint``, ``given``, ``metrics``, ``policy``, ``model`` or ``report``.
         sound: Whether nothing is wrong with it.
         text: What it holds, or what is wrong.
     """
@@ -117,6 +118,8 @@ def verify(path: Path) -> Verdict:
         ("checkpoint", _checkpoints), ("metrics", _metrics), ("policy", _policy), ("model", _model),
         ("report", _report),
     ]  # fmt: skip
+    if config.policy_file is not None:
+        parts.insert(1, ("given", _given))
     for part, check in parts:
         try:
             findings.append(Finding(part, True, check(known)))
@@ -138,6 +141,8 @@ def _state(known: _Known, findings: list[Finding]) -> tuple[str, str]:
         return "broken", "no checkpoint can be used; remove them, and resume starts from the first epoch"
     if "files" in wrong:
         return "broken", "resume writes regular files alone; put a copy of what the links lead to in their place"
+    if "given" in wrong:
+        return "broken", f"restore {known.run.given_policy}, the policy file that the run was given"
     if "metrics" in wrong:
         return "broken", "restore metrics.jsonl, or remove the checkpoints to start from the first epoch"
     start = "in epoch {epoch}".format(**known.newest["position"]) if known.newest is not None else "from the start"
@@ -160,6 +165,19 @@ def _checkpoints(known: _Known) -> str:
     assert known.newest is not None
     where = "after the last epoch" if known.ended else f"in epoch {known.newest['position']['epoch']}"
     return f"{', '.join(path.name for path in paths)}; checksums match, the newest is {where}"
+
+
+def _given(known: _Known) -> str:
+    path = known.run.given_policy
+    if known.run.finished and not os.path.lexists(path):
+        return "not there, and not needed any more"
+    try:
+        identity = known.run.policy_identity()
+    except ValueError as error:
+        raise _Problem(str(error)) from None
+    if known.newest is not None and known.newest["policy"] != identity:
+        raise _Problem(f"{path} is not the policy that the run was started with")
+    return f"{path.name}, as when the run was started"
 
 
 def _metrics(known: _Known) -> str:
@@ -217,8 +235,18 @@ def _policy(known: _Known) -> str:
             raise _Problem(f"{path} has other ops or another number of epochs than config.json")
         if known.ended and schedule != _learned(config, known.newest["search"]):  # type: ignore[index]
             raise _Problem(f"{path} differs from what the checkpoint has learned")
+    elif known.run.finished and document(policy) != _fixed(known):
+        raise _Problem(f"{path} differs from the policy that the run was given")
     known.policy = policy
     return f"{policy!r}{', as in the checkpoint' if known.ended and config.searches else ''}"
+
+
+def _fixed(known: _Known) -> str | None:
+    """Return the policy that a run was given, or None where it cannot be read."""
+    try:
+        return document(known.run.config.fixed_policy(known.run.given_policy))
+    except ValueError:
+        return None
 
 
 def _learned(config: Config, search: Any) -> Policy | None:

@@ -8,6 +8,7 @@ import io
 import os
 import re
 import zipfile
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ __all__ = [
 
 _MAGIC = b"particleaugment checkpoint 1\n"
 _DIGEST = 32
-_NAME = re.compile(r"checkpoint-(\d{8})\.pt")
+_NAME = re.compile(r"checkpoint-(\d{8,})\.pt")
 KEPT = 2
 
 SIZE_LIMIT = 8 << 30
@@ -44,7 +45,8 @@ class CheckpointError(RuntimeError):
 
 def find_checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoints of a run, oldest first."""
-    return sorted(path for path in folder.glob("checkpoint-*.pt") if _NAME.fullmatch(path.name))
+    found = [path for path in folder.glob("checkpoint-*.pt") if _NAME.fullmatch(path.name)]
+    return sorted(found, key=lambda path: (len(path.name), path.name))
 
 
 def last_good(folder: Path) -> str:
@@ -57,8 +59,14 @@ def last_good(folder: Path) -> str:
     return "no checkpoint can be used" if kept else "there is no checkpoint yet"
 
 
-def save_checkpoint(folder: Path, state: dict[str, Any]) -> Path:
-    """Write the next checkpoint of a run and remove all but the last two."""
+def save_checkpoint(folder: Path, state: dict[str, Any], useless: Collection[Path] = ()) -> Path:
+    """Write the next checkpoint of a run and remove all but the last two.
+
+    Args:
+        folder: The run's folder.
+        state: What the run is to go on from.
+        useless: Checkpoints that could not be used; they are removed first.
+    """
     existing = find_checkpoints(folder)
     match = _NAME.fullmatch(existing[-1].name) if existing else None
     number = int(match[1]) + 1 if match else 0
@@ -73,7 +81,8 @@ def save_checkpoint(folder: Path, state: dict[str, Any]) -> Path:
     path = folder / f"checkpoint-{number:08d}.pt"
     write_atomically(path, _MAGIC + hashlib.sha256(payload).digest() + payload)
     with saving(path):
-        for old in existing[: 1 - KEPT]:
+        sound = [old for old in existing if old not in useless]
+        for old in {*existing} - {*sound[1 - KEPT :]}:
             old.unlink(missing_ok=True)
     return path
 

@@ -35,6 +35,7 @@ _FIELDS: Mapping[str, type | tuple[type, ...]] = {
     "resumes": int,
     "metrics_sha256": str,
     "data": str,
+    "policy": str,
 }
 _PHASES = ("train", "evaluate", "filter")
 _DEPTH = 8
@@ -164,13 +165,13 @@ def _check_optimizer(
     if len(groups) != len(wanted) or not all(isinstance(group, dict) for group in groups):
         raise ContentError(f"optimizer.param_groups must have {len(wanted)} groups")
     for group, expected in zip(groups, wanted):
-        if group.get("params") != expected["params"]:
+        if not _is(group.get("params"), expected["params"]):
             raise ContentError("optimizer.param_groups does not name the network's parameters")
         rate = group.get("lr")
         sound = rate.numel() == 1 if isinstance(rate, Tensor) else isinstance(rate, float)
         if not sound or not float(rate) >= 0:  # type: ignore[arg-type]
             raise ContentError("optimizer.param_groups must have a learning rate, lr")
-        if _settings(group) != _settings(expected):
+        if not _is(_settings(group), _settings(expected)):
             raise ContentError("its optimizer has other settings")
     begun = position["epoch"] > 1 or position["batch"] > 0
     if training.momentum and (state or begun) and state.keys() != set(range(len(parameters))):
@@ -183,6 +184,18 @@ def _check_optimizer(
             raise ContentError(f"optimizer.state.{number} must be an object")
         if problem := mismatch(kept, {"momentum_buffer": parameter}):
             raise ContentError(f"optimizer.state.{number}: {problem}")
+
+
+def _is(value: Any, expected: Any) -> bool:
+    """Whether a value is the plain one that is expected; comparing tensors by themselves gives no answer."""
+    if isinstance(expected, dict):
+        same = isinstance(value, dict) and value.keys() == expected.keys()
+        return same and all(_is(value[name], item) for name, item in expected.items())
+    if isinstance(expected, (list, tuple)):
+        same = isinstance(value, (list, tuple)) and len(value) == len(expected)
+        return same and all(map(_is, value, expected))
+    kinds = (int, float) if _is_number(expected) else type(expected)
+    return isinstance(value, kinds) and isinstance(value, bool) == isinstance(expected, bool) and value == expected
 
 
 def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
@@ -201,7 +214,7 @@ def _check_search(saved: Any, config: Config) -> None:
         "seed": config.seed,
     }
     for name, value in wanted.items():
-        if saved.get(name) != value:
+        if not _is(saved.get(name), value):
             raise ContentError(clipped(f"search.{name} must be {value!r}"))
     others = {"data", "frozen", "ended", "used", "epoch", "observed", "history"}
     if saved.keys() != wanted.keys() | others:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from particleaugment.policies.base import document
 from particleaugment.training.checkpoint import find_checkpoints
 from particleaugment.training.config import SIZE_LIMIT, Config, ConfigError
 from particleaugment.training.records import RecordError, read_records
@@ -32,6 +33,7 @@ from particleaugment.util.strict_json import clipped
 __all__ = ["RunError", "RunFolder", "locked_folder"]
 
 _GIVEN_POLICY = "given-policy.json"
+_GROWING = (".lock", "metrics.jsonl")
 
 
 class RunError(RuntimeError):
@@ -92,6 +94,12 @@ class RunFolder:
         """The copy of the policy file that the run was given, if it was."""
         return self.path / _GIVEN_POLICY
 
+    def policy_identity(self) -> str:
+        """Return a hash of the policy that the run was given in a file, or nothing if it was given none."""
+        if self.config.policy_file is None:
+            return ""
+        return hashlib.sha256(document(self.config.fixed_policy(self.given_policy)).encode()).hexdigest()
+
     @property
     def model(self) -> Path:
         """The final weights; their presence marks a finished run."""
@@ -110,9 +118,16 @@ class RunFolder:
         own = [".lock", "config.json", "metrics.jsonl", "policy.json", "model.safetensors", "report.html"]
         for file in [*(self.path / name for name in own), *find_checkpoints(self.path)]:
             with contextlib.suppress(FileNotFoundError):
-                mode = file.stat().st_mode if self.finished else file.lstat().st_mode
-                if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                found = file.stat() if self.finished else file.lstat()
+                if stat.S_ISDIR(found.st_mode):
+                    return f"{file} is a folder, not a regular file"
+                if not stat.S_ISREG(found.st_mode):
                     return f"{file} is a link, a pipe or a device, not a regular file"
+                if file.name in _GROWING and found.st_nlink > 1 and not self.finished:
+                    return f"{file} is the same file as another one (a hard link)"
+        events = self.path / "tensorboard"
+        if not self.finished and os.path.lexists(events) and (events.is_symlink() or not events.is_dir()):
+            return f"{events} is a link or a file, not a folder"
         return ""
 
     @classmethod

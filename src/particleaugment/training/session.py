@@ -7,6 +7,7 @@ import time
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from particleaugment.trainee.learner import NonFiniteLoss
 from particleaugment.trainee.ranks import Ranks
 from particleaugment.training.build import always_on, build
 from particleaugment.training.checkpoint import (
+    find_checkpoints,
     last_good,
     load_latest,
     load_optimizer,
@@ -113,6 +115,7 @@ class Session:
         self.resumes = 0
         self._seconds: dict[str, float] = {}
         self._last_checkpoint = time.monotonic()
+        self._useless: list[Path] = []
         self._extras = extras
 
     def _read_policy(self) -> Policy:
@@ -277,8 +280,9 @@ class Session:
             "resumes": self.resumes,
             "metrics_sha256": self.run.metrics_digest(self.position.metrics_bytes),
             "data": self._data_identity,
+            "policy": self.run.policy_identity(),
         }
-        save_checkpoint(self.run.path, state)
+        save_checkpoint(self.run.path, state, self._useless)
         self._last_checkpoint = time.monotonic()
 
     def restore(self) -> bool:
@@ -314,6 +318,8 @@ class Session:
 
     def _read_checkpoint(self) -> dict[str, Any] | None:
         state, problems = load_latest(self.run.path, self.config)
+        checkpoints = find_checkpoints(self.run.path)
+        self._useless = checkpoints[len(checkpoints) - len(problems) :]
         for problem in problems:
             self.display.say(f"{problem}; using the one before it")
         if state is None:
@@ -324,6 +330,8 @@ class Session:
                 f"the data are not those that the run in {self.run.path} was started with: classes, labels or images "
                 "differ; restore them, or start a new run"
             )
+        if state["policy"] != self.run.policy_identity():
+            raise RunError(f"{self.run.given_policy} is not the policy that the run was started with; restore the file")
         self.run.truncate_metrics(state["position"]["metrics_bytes"], state["metrics_sha256"])
         for record in self.run.read_metrics()[-1:]:
             before, now = record["seconds"].get("ranks", 1), self.ranks.world

@@ -69,12 +69,12 @@ class Commands(TyperGroup):
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
         """Read the command line; help is printed here."""
-        with _ending_with_its_output():
+        with _ending_with_its_output(), _printable_errors():
             return super().make_context(*arguments, **options)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
-        with _ending_with_its_output():
+        with _ending_with_its_output(), _printable_errors():
             return super().invoke(ctx)
 
 
@@ -92,3 +92,15 @@ def _ending_with_its_output() -> Iterator[None]:
             except BrokenPipeError:
                 _discard(file)
         raise typer.Exit(OUTPUT_CLOSED) from None
+
+
+@contextmanager
+def _printable_errors() -> Iterator[None]:
+    """Let errors about the command line, which repeat it, show nothing that a terminal acts on."""
+    try:
+        yield
+    except Exception as error:
+        if hasattr(error, "format_message"):
+            text = printable_lines(error.format_message())
+            error.format_message = lambda: text
+        raise
