@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import math
 import os
+import re
 import secrets
+import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -20,10 +22,11 @@ from particleaugment.training.config import ConfigError
 from particleaugment.training.run import RunError
 from particleaugment.util.atomic import regular_file, write_atomically
 
-__all__ = ["Hosted", "RayCluster", "Share"]
+__all__ = ["Hosted", "RayCluster", "Share", "check_address"]
 
 LOOK_SECONDS = 0.3
 COUNT_SECONDS = 3.0
+CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 60.0
 STOPPED = 143
 _MARK = ".nodes-see-this"
@@ -143,15 +146,13 @@ class RayCluster:
         ray = self._ray
         if self._owned:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            check_address(os.environ.get("RAY_ADDRESS", "ray") if self.address == "ray" else self.address)
             options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
             try:
                 ray.init(None if self.address == "ray" else self.address, **options)
             except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
                 reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-                raise ConfigError(
-                    f"there is no Ray cluster at {self.address!r} ({reason}); start one with 'ray start --head', or "
-                    "give --on ray to use this machine alone"
-                ) from None
+                raise _no_cluster(self.address, reason) from None
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
@@ -305,6 +306,24 @@ class RayCluster:
     def _gone(self, error: Exception) -> RunError:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         return RunError(f"the Ray cluster no longer answers ({reason}); once it is back, the same command continues")
+
+
+def check_address(address: str) -> None:
+    """Raise a ConfigError where nothing answers at an address; Ray itself would try for minutes."""
+    match = re.fullmatch(r"(?:ray://)?([^/:]+):(\d{1,5})", address)
+    if match is None:
+        return
+    try:
+        socket.create_connection((match[1], int(match[2])), timeout=CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise _no_cluster(address, getattr(error, "strerror", None) or str(error)) from None
+
+
+def _no_cluster(address: str, reason: str) -> ConfigError:
+    return ConfigError(
+        f"there is no Ray cluster at {address!r} ({reason}); start one with 'ray start --head', or give --on ray to "
+        "use this machine alone"
+    )
 
 
 def _import_ray() -> Any:
