@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from nodes import cluster, two_nodes
 from rich.console import Console
 from runs import result
 
@@ -24,6 +25,8 @@ from particleaugment.recipes import get_recipe
 from particleaugment.training.checkpoint import find_checkpoints
 from particleaugment.training.config import ConfigError
 from particleaugment.util.stop import Stop
+
+__all__ = ["cluster", "two_nodes"]
 
 LIMIT = 240
 SETTINGS = ["epochs=12", "batch_size=256", "train_size=512", "evaluate_every=1", "measure_size=32", "num_particles=4"]
@@ -62,28 +65,6 @@ def epochs(path):
 
 def results(folder):
     return {run.name: result(run) for run in sorted((folder.path / "runs").iterdir()) if run.is_dir()}
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    """A cluster whose head trains nothing, and a way to make sure that two nodes of one core each are there."""
-    pytest.importorskip("ray", reason="ray is not installed: pip install 'particleaugment[ray]'")
-    from ray.cluster_utils import Cluster
-
-    quick = {"health_check_failure_threshold": 3, "health_check_period_ms": 500, "health_check_initial_delay_ms": 500}
-    head = {"num_cpus": 0, "num_gpus": 0, "include_dashboard": False, "_system_config": quick}
-    made = Cluster(initialize_head=True, head_node_args=head)
-    try:
-        yield made
-    finally:
-        made.shutdown()
-
-
-@pytest.fixture
-def two_nodes(cluster):
-    while len(cluster.worker_nodes) < 2:
-        cluster.add_node(num_cpus=1, num_gpus=0)
-    return cluster
 
 
 @pytest.fixture(scope="module")
