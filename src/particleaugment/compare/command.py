@@ -147,11 +147,15 @@ def _command_text(
     recipe: str, arms: str, seeds: str, assignments: list[str], jobs: int | None, on: str | None = None
 ) -> str:
     """Return the command that makes these runs, as it would be given on any machine."""
+    from particleaugment.data.hf import portable_place
+
     words = ["particleaugment", "compare", recipe, "--arms", arms, "--seeds", seeds, "--out", "FOLDER"]
     for assignment in assignments:
         key, _, value = (part.strip() for part in assignment.partition("="))
         if key.rpartition(".")[2] in ("data_dir", "data-dir"):
             assignment = "data_dir=DIR"
+        elif key == "data" and value.startswith("hf:"):
+            assignment = f"data=hf:{portable_place(value.removeprefix('hf:'))}"
         elif key == "data" and ":" in value:
             assignment = f"data={value.partition(':')[0]}:DIR"
         words += ["--set", assignment]

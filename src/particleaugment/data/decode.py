@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import IO
 
 import numpy as np
 import torch
@@ -112,6 +113,7 @@ def read_image(
     region: Callable[[int, int], Box],
     max_pixels: int | None = None,
     out: Tensor | None = None,
+    source: IO[bytes] | None = None,
 ) -> Tensor:
     """Read an image file and return a part of it as a uint8 tensor ``[3, size, size]``.
 
@@ -125,12 +127,13 @@ def read_image(
         max_pixels: The largest image that is read; by default, and at most, Pillow's own limit, which is twice
             ``PIL.Image.MAX_IMAGE_PIXELS``.
         out: A uint8 tensor ``[3, size, size]`` that takes the result.
+        source: The file's content, where that is elsewhere; ``path`` is then its name.
 
     Raises:
         ValueError: The file cannot be read or is too large; the message names it.
     """
     try:
-        with Image.open(path, formats=_FORMATS) as image:
+        with Image.open(path if source is None else source, formats=_FORMATS) as image:
             width, height = image.size
             if max_pixels is not None and width * height > max_pixels:
                 raise Image.DecompressionBombError(f"{width} x {height} pixels are more than {max_pixels:,}")
