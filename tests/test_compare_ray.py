@@ -127,6 +127,22 @@ def test_stopped_and_continued(two_nodes, local, tmp_path):
     assert not list(folder.path.glob(".nodes*"))
 
 
+@pytest.mark.slow
+def test_on_this_machine_alone(local, tmp_path, monkeypatch):
+    pytest.importorskip("ray", reason="ray is not installed: pip install 'particleaugment[ray]'")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    folder = ComparisonFolder(tmp_path / "c")
+    code, output = end(command(folder.path, "--on", "local"))
+    assert code == 0, output
+    assert "at a time on Ray (1 node, " in output
+    assert results(folder) == results(local)
+
+
+def test_the_slurm_example_is_a_shell_script():
+    script = Path(__file__).parents[1] / "examples" / "slurm_ray.sh"
+    assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
+
+
 class StopWhen(Stop):
     """Asks for a stop once a condition holds."""
 
