@@ -1,107 +1,48 @@
 """Train the proving ground's runs that are missing, and write its page.
 
-    python benchmarks/proving_ground.py --data DIR [--tasks …] [--arms …] [--seeds 0-2] [--jobs 5]
+    python benchmarks/proving_ground.py --data DIR [--tasks …] [--arms …] [--seeds 0-2] [--jobs 5] [--on ray]
 
 DIR holds cifar/, mnist/, mnist-close-tints/ (made by proving_data.py), fashion-mnist/, gtsrb/ and imagenette/, as far
 as the tasks need them. Runs of one network follow each other in one process and share its compiled form; several
 processes share the GPU. The command may be stopped and killed: call it again, and it resumes. Every finished run is
 kept in one JSON file.
+
+With --on the processes are tasks on a Ray cluster, whose nodes need the package, this repository and DIR at the same
+paths. A process that is lost with its node is replaced; its run resumes where nodes share --runs, and starts again
+where they do not.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
-import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty, Queue
-from typing import Any
+from typing import TYPE_CHECKING
 
 from common import RESULTS
+from proving_places import Answers, Job, LocalPlace
 from proving_results import Key, Run, add_run, key, load_runs
 from proving_tasks import ARMS, TASKS
 
 from particleaugment.compare.arms import parse_seeds
-from particleaugment.compare.runner import child_environment
+from particleaugment.compare.execute import MOST_LOSSES
+from particleaugment.training.config import ConfigError
+from particleaugment.training.run import RunError
 from particleaugment.util.hints import nearest_name
 from particleaugment.util.stop import Stop
+
+if TYPE_CHECKING:
+    from proving_ray import RayPlace
 
 DEFAULT_ARMS = (
     "none", "trivialaugment", "randaugment-1-3", "randaugment-2-6", "randaugment-3-4", "gap", "gap-frozen",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Job:
-    """One run to be trained."""
-
-    task: str
-    arm: str
-    seed: int
-    final: bool
-
-    @property
-    def identity(self) -> Key:
-        """What its result is kept by."""
-        return key(
-            {
-                "task": self.task,
-                "task_version": TASKS[self.task].version,
-                "arm": self.arm,
-                "seed": self.seed,
-                "measured_on": "test" if self.final else "judge",
-            }
-        )
-
-    def message(self) -> str:
-        """The line that a worker is sent."""
-        return json.dumps({"task": self.task, "arm": self.arm, "seed": self.seed, "final": self.final}) + "\n"
-
-
-class Worker:
-    """A process that trains one run after the other; its answers arrive in a queue."""
-
-    def __init__(
-        self, command: Sequence[str], jobs: int, log: Path, answers: Queue[tuple[Worker, dict[str, Any] | None]]
-    ):
-        # A session of its own: Ctrl-C reaches the parent alone, and a worker whose parent is gone saves and ends.
-        with open(log, "ab") as errors:
-            self.process = subprocess.Popen(
-                command,
-                env=child_environment(jobs),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                start_new_session=True,
-                text=True,
-            )
-        self.job: Job | None = None
-        self.last: Job | None = None
-        threading.Thread(target=self._read, args=(answers,), daemon=True).start()
-
-    def _read(self, answers: Queue[tuple[Worker, dict[str, Any] | None]]) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            answers.put((self, json.loads(line)))
-        answers.put((self, None))
-
-    def start(self, job: Job) -> None:
-        """Have a run trained."""
-        assert self.process.stdin is not None
-        self.job = self.last = job
-        self.process.stdin.write(job.message())
-        self.process.stdin.flush()
-
-    def end(self) -> None:
-        """Ask for an end: what is being trained is saved first."""
-        if self.process.stdin is not None:
-            self.process.stdin.close()
 
 
 def _next_job(waiting: list[Job], last: Job | None) -> Job:
@@ -118,15 +59,18 @@ def _next_job(waiting: list[Job], last: Job | None) -> Job:
     raise AssertionError("there is a run waiting")
 
 
-def train(waiting: list[Job], command: Sequence[str], jobs: int, results: Path, log: Path, said: str) -> int:
-    """Train runs, ``jobs`` at a time, adding each to the result file as it ends; return how many failed."""
-    answers: Queue[tuple[Worker, dict[str, Any] | None]] = Queue()
+def train(
+    waiting: list[Job], command: Sequence[str], place: LocalPlace | RayPlace, results: Path, log: Path, said: str
+) -> int:
+    """Train runs, several at a time, adding each to the result file as it ends; return how many failed."""
+    answers: Answers = Queue()
     total, failed, begin = len(waiting), 0, time.monotonic()
+    losses = Counter[Job]()
     with Stop() as stop:
-        workers = [Worker(command, jobs, log, answers) for _ in range(min(jobs, total))]
-        running = set(workers)
+        running = {place.worker(command, log, answers) for _ in range(min(place.jobs, total))}
         ended = False
         while running:
+            place.look()
             if stop.asked and not ended:
                 ended = True
                 for worker in running:
@@ -137,12 +81,22 @@ def train(waiting: list[Job], command: Sequence[str], jobs: int, results: Path, 
                 continue
             if answer is None:
                 running.discard(worker)
+                if worker.lost and not stop.asked:
+                    if worker.job is not None:
+                        losses[worker.job] += 1
+                    if worker.job is None or losses[worker.job] <= MOST_LOSSES:
+                        if worker.job is not None:
+                            waiting.insert(0, worker.job)
+                            print(f"a worker was lost ({worker.lost}); another trains {worker.job}", flush=True)
+                        if waiting:
+                            running.add(place.worker(command, log, answers))
+                        continue
                 if worker.job is not None and not stop.asked:
                     failed += 1
                     print(f"a worker ended while it trained {worker.job}; its output is in {log}", flush=True)
                 continue
             if "run" in answer:
-                run: Run = answer["run"] | {"shared_gpu": jobs, "command": said}
+                run: Run = answer["run"] | {"shared_gpu": worker.at_once, "command": said}
                 add_run(results, run)
                 failed += "failed" in run
                 left = len(waiting) + sum(1 for other in running if other.job is not None and other is not worker)
@@ -183,6 +137,21 @@ def _jobs(arguments: argparse.Namespace, arms: Mapping[str, bool], known: set[Ke
     return [job for job in wanted if job.identity not in known]
 
 
+@contextmanager
+def _place(arguments: argparse.Namespace) -> Iterator[LocalPlace | RayPlace]:
+    """The place that the command line names."""
+    if arguments.on is None:
+        yield LocalPlace(arguments.jobs or 1)
+        return
+    from proving_ray import RayPlace
+
+    try:
+        with RayPlace(arguments.on, arguments.jobs, arguments.cores, arguments.gpus, arguments.runs) as place:
+            yield place
+    except (ConfigError, RunError) as error:
+        raise SystemExit(str(error)) from None
+
+
 def run_command(arms: Mapping[str, bool], worker: Path, results: Path, default_arms: str) -> None:
     """Read the command line and do what it says.
 
@@ -197,7 +166,10 @@ def run_command(arms: Mapping[str, bool], worker: Path, results: Path, default_a
     parser.add_argument("--tasks", help="tasks, by comma; the core if not given")
     parser.add_argument("--arms", default=default_arms, help="arms, by comma")
     parser.add_argument("--seeds", default="0-1", help="seeds, such as 0-2 or 0,3")
-    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
+    parser.add_argument("--jobs", type=int, help="processes at a time; 1, or on Ray what there is room for")
+    parser.add_argument("--on", metavar="ray|ADDRESS", help="train on a Ray cluster: the one here, or ray://HOST:10001")
+    parser.add_argument("--cores", type=int, help="on Ray: cores per process")
+    parser.add_argument("--gpus", type=float, help="on Ray: GPUs per process; 0.2 puts five on one")
     parser.add_argument("--final", action="store_true", help="measure on the test sets, once, after all choices")
     parser.add_argument("--results", type=Path, default=results)
     parser.add_argument("--runs", type=Path, default=Path("runs/proving-ground"), help="where unfinished runs are kept")
@@ -210,13 +182,14 @@ def run_command(arms: Mapping[str, bool], worker: Path, results: Path, default_a
     except ValueError as error:
         raise SystemExit(str(error)) from None
     arguments.runs.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, str(worker), arguments.data, str(arguments.runs), *arguments.set]
+    command = [str(worker.absolute()), arguments.data, str(arguments.runs.absolute()), *arguments.set]
     words = ["DIR" if word == arguments.data else word for word in sys.argv[1:]]
     said = "python " + shlex.join([f"{worker.parent.name}/{Path(sys.argv[0]).name}", *words])
     failed = 0
     if waiting:
-        print(f"{len(waiting)} runs to train, {arguments.jobs} at a time", flush=True)
-        failed = train(waiting, command, arguments.jobs, arguments.results, arguments.runs / "workers.log", said)
+        with _place(arguments) as place:
+            print(f"{len(waiting)} runs to train, {place.jobs} at a time", flush=True)
+            failed = train(waiting, command, place, arguments.results, arguments.runs / "workers.log", said)
     if not arguments.no_page:
         from proving_page import write_page
 

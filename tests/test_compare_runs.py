@@ -16,7 +16,7 @@ from particleaugment.compare.comparison import ComparisonFolder
 from particleaugment.compare.comparison_progress import ComparisonProgress
 from particleaugment.compare.execute import execute
 from particleaugment.compare.run_record import RunRecord
-from particleaugment.compare.runner import Child, run_children
+from particleaugment.compare.runner import LocalChild, LocalPlace, run_children
 from particleaugment.recipes import get_recipe
 from particleaugment.training.build import resolve
 from particleaugment.training.checkpoint import find_checkpoints
@@ -149,7 +149,7 @@ def test_a_request_that_was_refused_leaves_no_run_behind(tmp_path):
     plan = folder.plan(base, parse_arms("none"), (0,))
     folder.path.mkdir()
     with Stop() as stop:
-        plan = execute(folder, plan, plan.runs, 1, stop, Console(quiet=True))
+        plan = execute(folder, plan, plan.runs, LocalPlace(), stop, Console(quiet=True))
     (record,) = plan.runs
     assert record.problem.startswith(f"there is no folder {tmp_path}/gone")
     assert not folder.run_path(record).exists()
@@ -168,7 +168,7 @@ def sleepers(tmp_path):
         log = tmp_path / f"{record.seed}.log"
         with open(log, "wb") as output:
             process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=output)
-        return Child(record, run, log, process)
+        return LocalChild(record, run, log, process)
 
     return records, start
 
@@ -178,7 +178,7 @@ def test_jobs_run_at_a_time_and_in_order(sleepers):
     together, ends = [], {}
     run_children(
         records,
-        2,
+        lambda: 2,
         Stop(),
         start=start,
         ended=lambda child, code: ends.update({child.record.seed: (code, child.last_line)}),
@@ -199,7 +199,7 @@ def test_an_error_leaves_no_process_behind(sleepers):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_children(records, 3, Stop(), start=start, ended=lambda child, code: None, watch=fail)
+        run_children(records, lambda: 3, Stop(), start=start, ended=lambda child, code: None, watch=fail)
     assert len(children) == 3
     assert all(child.process.poll() is not None for child in children)
 

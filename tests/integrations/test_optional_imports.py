@@ -14,6 +14,8 @@ PACKAGES = (
     "torchvision",
     "wandb",
     "tensorboard",
+    "ray",
+    "datasets",
 )
 
 

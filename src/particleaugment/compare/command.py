@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from particleaugment.compare.arms import Arm, Base
     from particleaugment.compare.comparison import Comparison, ComparisonFolder
+    from particleaugment.compare.ray_place import RayPlace
     from particleaugment.util.stop import Stop
 
 __all__ = ["compare"]
@@ -41,7 +42,17 @@ def compare(
     against: Annotated[
         str | None, typer.Option(metavar="ARM", help="Arm to compare with; the first if not given.")
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Runs at a time.")] = 1,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Runs at a time; 1, or on Ray what there is room for.")
+    ] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(metavar="ray|ADDRESS", help="Train on a Ray cluster: the one here, or ray://HOST:10001."),
+    ] = None,
+    cores: Annotated[int | None, typer.Option(min=1, metavar="N", help="On Ray: cores per run.")] = None,
+    gpus: Annotated[
+        float | None, typer.Option(min=0.01, metavar="X", help="On Ray: GPUs per run; 0.25 puts four runs on one.")
+    ] = None,
     report: Annotated[bool, typer.Option("--report", help="Train nothing: write table and page anew.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
 ) -> None:
@@ -67,21 +78,29 @@ def compare(
     base, wanted, numbers = _base(recipe, assignments or []), parse_arms(arms), parse_seeds(seeds)
     _check_arms(wanted, base)
     folder = ComparisonFolder(out or Path("runs") / f"compare-{recipe}")
-    command = _command_text(recipe, arms, seeds, assignments or [], jobs)
+    command = _command_text(recipe, arms, seeds, assignments or [], jobs, on)
     folder.refuse_strangers()
     asked = {(arm.name, seed) for arm in wanted for seed in numbers}
     with ExitStack() as held:
+        ray = _ray_place(on, jobs, cores, gpus)
+        if ray is not None:
+            held.enter_context(ray)
+            base = _base(recipe, [*_device_of_cluster(ray, recipe, assignments or []), *(assignments or [])])
         new = not folder.file.exists()
         if not new:
             held.enter_context(locked_folder(folder.path))
         plan = folder.plan(base, wanted, numbers).compared_with(against)
         to_train = {run.arm for run in plan.unfinished if (run.arm, run.seed) in asked}
-        check_data([arm for arm in wanted if arm.name in to_train], base, quiet=quiet)
+        to_check = [arm for arm in wanted if arm.name in to_train]
+        if ray is None:
+            check_data(to_check, base, quiet=quiet)
+        else:
+            ray.check_data(to_check, base)
         if new:
             folder.path.mkdir(parents=True, exist_ok=True)
             held.enter_context(locked_folder(folder.path))
             plan = folder.plan(base, wanted, numbers).compared_with(against)  # another may have been faster
-        code, plan = _train(folder, plan, asked, command, jobs, stop, console)
+        code, plan = _train(folder, plan, asked, command, jobs or 1, ray, stop, console)
         folder.write(plan)
         _publish(folder, plan, console)
     if (quiet and code == 1) or stop.output_closed:
@@ -97,17 +116,53 @@ def _end(code: int, stop: Stop) -> None:
         raise typer.Exit(stop.exit_code if stop.output_closed else code)
 
 
-def _command_text(recipe: str, arms: str, seeds: str, assignments: list[str], jobs: int) -> str:
+def _ray_place(on: str | None, jobs: int | None, cores: int | None, gpus: float | None) -> RayPlace | None:
+    """Return the cluster that --on names, or None where runs are processes of this machine."""
+    from particleaugment.training.config import ConfigError
+
+    if on is None:
+        for name, value in (("--cores", cores), ("--gpus", gpus)):
+            if value is not None:
+                raise ConfigError(f"{name} is for runs on Ray; add --on ray, or use --jobs to share this machine")
+        return None
+    from particleaugment.compare.ray_place import RayPlace
+
+    return RayPlace(on, jobs, cores, gpus)
+
+
+def _device_of_cluster(ray: RayPlace, recipe: str, assignments: list[str]) -> list[str]:
+    """Return the device as a setting: what auto means there; one that is set comes later and counts more."""
+    auto = _device(recipe, assignments) == "auto"
+    return [f"device={ray.device()}"] if auto else []
+
+
+def _device(recipe: str, assignments: list[str]) -> str:
+    """Return the device that a recipe with some settings asks for, before ``auto`` is resolved."""
+    from particleaugment.recipes import get_recipe
+    from particleaugment.training.override import assigned
+
+    given = [value for key, value in map(assigned, assignments) if key.rpartition(".")[2] == "device"]
+    return given[-1] if given else get_recipe(recipe).config.training.device
+
+
+def _command_text(
+    recipe: str, arms: str, seeds: str, assignments: list[str], jobs: int | None, on: str | None = None
+) -> str:
     """Return the command that makes these runs, as it would be given on any machine."""
+    from particleaugment.data.hf import portable_place
+
     words = ["particleaugment", "compare", recipe, "--arms", arms, "--seeds", seeds, "--out", "FOLDER"]
     for assignment in assignments:
         key, _, value = (part.strip() for part in assignment.partition("="))
         if key.rpartition(".")[2] in ("data_dir", "data-dir"):
             assignment = "data_dir=DIR"
+        elif key == "data" and value.startswith("hf:"):
+            assignment = f"data=hf:{portable_place(value.removeprefix('hf:'))}"
         elif key == "data" and ":" in value:
             assignment = f"data={value.partition(':')[0]}:DIR"
         words += ["--set", assignment]
-    return printable(shlex.join([*words, *(["--jobs", str(jobs)] if jobs > 1 else [])]))
+    words += ["--jobs", str(jobs)] if (jobs or 1) > 1 else []
+    return printable(shlex.join([*words, *(["--on", "ray"] if on else [])]))
 
 
 def _base(recipe: str, assignments: list[str]) -> Base:
@@ -146,24 +201,30 @@ def _train(
     wanted: set[tuple[str, int]],
     command: str,
     jobs: int,
+    ray: RayPlace | None,
     stop: Stop,
     console: Console,
 ) -> tuple[int, Comparison]:
     """Train what is wanted and not finished; returns the exit code too."""
     from particleaugment.compare.execute import execute
+    from particleaugment.compare.runner import LocalPlace
     from particleaugment.util.timing import machine
 
     todo = [run for run in plan.runs if (run.arm, run.seed) in wanted and not run.finished]
     if not todo:
         console.print(f"all {len(wanted)} runs are finished")
         return 0, plan
-    made_by = {"command": command, "machine": machine()}
+    made_by = {"command": command, "machine": machine() | ({} if ray is None else ray.machine())}
     if made_by not in plan.commands:
         plan = replace(plan, commands=(*plan.commands, made_by))
     folder.write(plan)
-    console.print(f"{len(todo)} of {len(wanted)} runs to do, {min(jobs, len(todo))} at a time")
+    local = LocalPlace(min(jobs, len(todo)))
+    if ray is not None:
+        ray.use(folder.path)
+    how = f"{local.jobs} at a time" if ray is None else ray.describe(len(todo))
+    console.print(f"{len(todo)} of {len(wanted)} runs to do, {how}", soft_wrap=True)
     with stop:
-        plan = execute(folder, plan, todo, jobs, stop, console)
+        plan = execute(folder, plan, todo, ray or local, stop, console)
     left = [run for run in plan.runs if (run.arm, run.seed) in wanted and not run.finished]
     if stop.asked:
         console.print("stopped and saved; the same command continues")

@@ -68,6 +68,12 @@ class ComparisonProgress:
             where = f" from epoch {run.epochs_done + 1}" if run.accuracy else ""
             self._say(f"{self._place(run)} {run.arm}, seed {run.seed}: started{where}")
 
+    def lost(self, run: RunRecord, what: str) -> None:
+        """Tell that a run has lost its machine, and what follows."""
+        if self._bars is not None:
+            self._bars.remove_task(self._tasks.pop(_key(run)))
+        self._say(f"{self._place(run)} {run.arm}, seed {run.seed}: {what}")
+
     def ended(self, run: RunRecord, outcome: str) -> None:
         """Tell how a run ended."""
         self._ended += 1

@@ -1,7 +1,8 @@
 """Data sets, and keyed ways to split and order them.
 
 A run trains on :class:`ImageData`, images in memory, or on ``StreamedData``, files that are decoded while it trains. An
-:class:`ImageList` names files, and a :class:`FolderDataset` decodes them. ``Samples`` is anyone's data set by index.
+:class:`ImageList` names files (``HubImages`` rows of a Hugging Face data set), and a :class:`FolderDataset` decodes
+them. ``Samples`` is anyone's data set by index.
 """
 
 import os
@@ -9,10 +10,11 @@ from pathlib import Path
 
 from particleaugment.data.cifar import load_cifar10, load_cifar100
 from particleaugment.data.digits import load_digits
-from particleaugment.data.folder import FolderDataset, folder_statistics, load_folder
+from particleaugment.data.folder import FolderDataset, folder_statistics, load_folder, load_found
 from particleaugment.data.groups import check_grouping
+from particleaugment.data.hf import find_hf
 from particleaugment.data.idx import load_fashion_mnist, load_mnist
-from particleaugment.data.listing import ImageList, list_folder
+from particleaugment.data.listing import FolderListing, ImageList, find_images, list_folder
 from particleaugment.data.memory import ImageData, channel_statistics, hold_out
 from particleaugment.data.selection import check_train_size
 from particleaugment.data.split import (
@@ -25,12 +27,14 @@ from particleaugment.util.hints import nearest_name
 
 __all__ = [
     "DATA_SETS",
+    "FILE_SETS",
     "FolderDataset",
     "ImageData",
     "ImageList",
     "channel_statistics",
     "disjoint_stratified_subsets",
     "epoch_permutation",
+    "find_files",
     "folder_statistics",
     "hold_out",
     "list_folder",
@@ -45,8 +49,11 @@ __all__ = [
     "train_validation_split",
 ]
 
-DATA_SETS = ("digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "folder")
+DATA_SETS = ("digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "folder", "hf")
 """The names that :func:`load_data` takes."""
+
+FILE_SETS = ("folder", "hf")
+"""Those whose images are files of any size and number, to be decoded at once or while a network trains."""
 
 FOLDER_SIZE = 64
 """Height and width of a folder's images where none is given."""
@@ -67,8 +74,10 @@ def load_data(
 
     Args:
         name: One of :data:`DATA_SETS`; ``name:DIRECTORY`` names the directory too.
-        directory: Where the data lie; needed by all but the digits.
-        image_size: Height and width that a folder's images are brought to, 64 if not given; the others have their own.
+        directory: Where the data are; needed by all but the digits. For ``hf`` a name on the Hugging Face Hub or a
+            path, such as ``uoft-cs/cifar100,label=fine_label``.
+        image_size: Height and width that the images of a folder or of ``hf`` are brought to, 64 if not given; the
+            others have their own.
         validation: How many training images stand in for the test set, or which fraction; 0 keeps the test set.
         train_size: How many of the remaining training images to keep, or which fraction; 1.0 is all of them.
         groups: ``prefix`` or ``class-prefix`` where a folder's file names begin with a group that no split may take
@@ -94,32 +103,49 @@ def load_data(
     if groups != "none" and name != "folder":
         raise ValueError(f"groups are read from the names of image files, and {name!r} has none; set groups=none")
     check_train_size(train_size)
-    place = None if directory is None else Path(directory).expanduser()
-    return hold_out(_load(name, place, image_size, groups, quiet), validation, seed, train_size)
+    return hold_out(_load(name, directory, image_size, groups, quiet), validation, seed, train_size)
+
+
+def find_files(name: str, directory: str | os.PathLike[str], groups: str = "none") -> FolderListing:
+    """Return what a data set of files holds, by one of the names of :data:`FILE_SETS`; nothing is decoded."""
+    if name == "hf":
+        return find_hf(os.fspath(directory))
+    return find_images(Path(directory).expanduser(), groups=groups)
+
+
+def needed_place(name: str) -> str:
+    """Say what a data set of files needs, where it was not given."""
+    if name == "hf":
+        return "the data set 'hf' needs a name on the Hugging Face Hub or a path, as in data=hf:NAME"
+    return "the data set 'folder' needs data_dir, a directory with one sub-folder of images per class"
 
 
 def _check_request(name: str, directory: str | os.PathLike[str] | None, image_size: int | None) -> None:
     if name == "digits" and directory is not None:
         raise ValueError(f"the digits come with the package; leave the directory {directory} out")
-    if name == "folder" and directory is None:
-        raise ValueError("the data set 'folder' needs data_dir, a directory with one sub-folder of images per class")
-    if name not in ("digits", "folder") and directory is None:
+    if name in FILE_SETS and directory is None:
+        raise ValueError(needed_place(name))
+    if name != "digits" and directory is None:
         raise ValueError(
             f"the data set {name!r} needs its directory, data_dir=DIR; 'particleaugment data {name} DIR' downloads it"
         )
-    if name != "folder" and image_size not in (None, 32):
+    if name not in FILE_SETS and image_size not in (None, 32):
         raise ValueError(f"the images of {name!r} are 32x32, not {image_size}; leave image_size out")
 
 
-def _load(name: str, directory: Path | None, image_size: int | None, groups: str, quiet: bool) -> ImageData:
+def _load(
+    name: str, directory: str | os.PathLike[str] | None, image_size: int | None, groups: str, quiet: bool
+) -> ImageData:
     if directory is None:
         return load_digits()
+    if name in FILE_SETS:
+        found = find_files(name, directory, groups)
+        size = FOLDER_SIZE if image_size is None else image_size
+        return load_found(found, size, place=os.fspath(directory), quiet=quiet)
     readers = {
         "mnist": load_mnist,
         "fashion-mnist": load_fashion_mnist,
         "cifar10": load_cifar10,
         "cifar100": load_cifar100,
     }
-    if name in readers:
-        return readers[name](directory)
-    return load_folder(directory, FOLDER_SIZE if image_size is None else image_size, groups=groups, quiet=quiet)
+    return readers[name](Path(directory).expanduser())

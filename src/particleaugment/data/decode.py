@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import IO
 
@@ -115,6 +116,7 @@ def read_image(
     region: Callable[[int, int], Box],
     max_pixels: int | None = None,
     out: Tensor | None = None,
+    source: IO[bytes] | None = None,
 ) -> Tensor:
     """Read an image file and return a part of it as a uint8 tensor ``[3, size, size]``.
 
@@ -128,12 +130,16 @@ def read_image(
         max_pixels: The largest image that is read; by default, and at most, Pillow's own limit, which is twice
             ``PIL.Image.MAX_IMAGE_PIXELS``.
         out: A uint8 tensor ``[3, size, size]`` that takes the result.
+        source: The file's content, where that is elsewhere; ``path`` is then its name.
 
     Raises:
         ValueError: The file cannot be read or is too large; the message names it.
     """
     try:
-        with open_file(path) as file, Image.open(_limited(file), formats=_FORMATS) as image:
+        with (
+            nullcontext(source) if source is not None else open_file(path) as file,
+            Image.open(file if source is not None else _limited(file), formats=_FORMATS) as image,
+        ):
             width, height = image.size
             if max_pixels is not None and width * height > max_pixels:
                 raise Image.DecompressionBombError(f"{width} x {height} pixels are more than {max_pixels:,}")

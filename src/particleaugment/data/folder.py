@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_info
 
 from particleaugment.data.decode import Box, CentreCrop, RandomResizedCrop, read_image
-from particleaugment.data.listing import ImageList, list_folder, some_of
+from particleaugment.data.listing import FolderListing, ImageList, find_images, some_of
 from particleaugment.data.memory import ImageData, channel_statistics
 from particleaugment.data.progress import progress_bar
 from particleaugment.data.split import epoch_permutation
@@ -32,6 +32,7 @@ __all__ = [
     "decoded_bytes",
     "folder_statistics",
     "load_folder",
+    "load_found",
 ]
 
 IMAGENET_STATISTICS = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -68,6 +69,7 @@ class FolderDataset(Dataset[Item]):
 
     >>> import tempfile
     >>> from PIL import Image
+    >>> from particleaugment.data import list_folder
     >>> with tempfile.TemporaryDirectory() as root:
     ...     for name, colour in (("lime", "#BFFF00"), ("plum", "#8E4585")):
     ...         Path(root, name).mkdir()
@@ -131,7 +133,8 @@ class FolderDataset(Dataset[Item]):
             pictures.share_memory_()  # decoded to where the main process reads it
         for index, region, out in zip(ids, self._regions(ids), pictures):
             told(index)
-            read_image(self.images.path(index), self.size, region, self.max_pixels, out)
+            source = self.images.source(index)
+            read_image(self.images.path(index), self.size, region, self.max_pixels, out, source)
         return pictures
 
     def _regions(self, ids: list[int]) -> list[Callable[[int, int], Box]]:
@@ -188,14 +191,36 @@ def load_folder(
     """
     if normalization not in ("data", "imagenet"):
         raise ValueError(f"normalization must be 'data' or 'imagenet', got {normalization!r}")
-    size = _checked_size(size)
-    parts = list_folder(directory, test, groups)
-    train_groups = parts[0].groups(groups)
+    size, found = _checked_size(size), find_images(directory, test, groups)
+    return load_found(
+        found,
+        size,
+        place=str(directory),
+        normalization=normalization,
+        max_pixels=max_pixels,
+        max_bytes=max_bytes,
+        quiet=quiet,
+    )
+
+
+def load_found(
+    found: FolderListing,
+    size: int,
+    *,
+    place: str,
+    normalization: str = "data",
+    max_pixels: int | None = None,
+    max_bytes: int = MEMORY_LIMIT,
+    quiet: bool = False,
+) -> ImageData:
+    """Decode all images that were found at a place; the other arguments are those of :func:`load_folder`."""
+    parts, size = (found.train, found.test), _checked_size(size)
+    train_groups = found.train.groups(found.grouping)
     count = sum(len(part) for part in parts)
     needed = decoded_bytes(parts, size)
     if needed > max_bytes:
         raise ValueError(
-            f"the {count:,} images in {directory} take {needed / 2**30:.1f} GiB of memory at {size}x{size}, and "
+            f"the {count:,} images in {place} take {needed / 2**30:.1f} GiB of memory at {size}x{size}, and "
             f"{max_bytes / 2**30:.1f} GiB are allowed; use a smaller image size, or stream the files (stream=true)"
         )
     problems = list[str]()
@@ -238,7 +263,7 @@ def _decode(images: ImageList, size: int, max_pixels: int | None, quiet: bool, p
 
     def decode(index: int) -> str:
         try:
-            read_image(images.path(index), size, region, max_pixels, out=result[index])
+            read_image(images.path(index), size, region, max_pixels, result[index], images.source(index))
         except ValueError as error:
             return str(error)
         return ""
@@ -299,11 +324,7 @@ def _fingerprint(images: ImageList, part: ImageList, size: int) -> str:
     digest.update(images.names.numpy().tobytes())
     digest.update(images.ends.numpy().tobytes())
     for index in range(len(part)):
-        try:
-            status = os.stat(part.path(index))
-        except OSError as error:
-            raise ValueError(f"the image {part.path(index)} cannot be read: {error.strerror}") from None
-        digest.update(f"{status.st_size} {status.st_mtime_ns}\n".encode())
+        digest.update(f"{part.stamp(index)}\n".encode())
     return digest.hexdigest()[:32]
 
 

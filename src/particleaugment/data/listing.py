@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import IO
 
 import torch
 from torch import Tensor
@@ -25,7 +26,7 @@ TEST_FOLDERS = ("val", "valid", "validation", "test", "testing")
 """Names of folders of test images, in any case; of several the first is taken."""
 
 # Fixed, so that every run is tested on the same images whatever its own seed.
-_SPLIT_SEED = 1797
+SPLIT_SEED = 1797
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -75,6 +76,18 @@ class ImageList:
         """Return the path of an image."""
         return os.path.join(self.root, self.name(index))
 
+    def source(self, index: int) -> IO[bytes] | None:
+        """Return an image's undecoded bytes as a file, where they are not the file at its path."""
+        return None
+
+    def stamp(self, index: int) -> str:
+        """Return what changes when an image does: its file's size and time."""
+        try:
+            status = os.stat(self.path(index))
+        except OSError as error:
+            raise ValueError(f"the image {self.path(index)} cannot be read: {error.strerror}") from None
+        return f"{status.st_size} {status.st_mtime_ns}"
+
     def subset(self, indices: Tensor) -> ImageList:
         """Return some of the images, in the order of their indices."""
         names = [self.name(index) for index in indices.tolist()]
@@ -109,16 +122,16 @@ class ImageList:
 
 @dataclass(frozen=True, eq=False)
 class FolderListing:
-    """What was found in a folder.
+    """What was found in a folder, or in the splits of another data set of files.
 
     Attributes:
         train: The training images.
         test: The test images.
-        test_folder: Name of the folder that the test images lie in; nothing where they are a part of the training
-            folder's.
+        test_folder: Name of the folder of test images; nothing where they are a part of the training folder's.
         unused: Names of the folders beside those of training and test images.
         skipped: How many files in class folders have other endings than images have, by their ending.
         grouping: How the training images' names are read as groups, which no split takes apart.
+        part: What is called a folder here.
     """
 
     train: ImageList
@@ -127,6 +140,7 @@ class FolderListing:
     unused: tuple[str, ...]
     skipped: Mapping[str, int]
     grouping: str = "none"
+    part: str = "folder"
 
     def selected(
         self, validation: int | float = 0, train_size: int | float = 1.0, seed: int = 0
@@ -159,7 +173,7 @@ class FolderListing:
 
     def describe(self, validation: int | float = 0, train_size: int | float = 1.0, seed: int = 0) -> str:
         """Say in a line what was found; the arguments are those of :meth:`selected`."""
-        folder = f"folder {printable(self.test_folder)}" if self.test_folder else ""
+        folder = f"{self.part} {printable(self.test_folder)}" if self.test_folder else ""
         where = folder or "held out, the same ones in every run"
         train, judge = self._chosen(validation, train_size, seed)
         tested = self.test.labels if judge is None else self.train.labels[judge]
@@ -177,7 +191,7 @@ class FolderListing:
         if missing:
             text += f"; no test images of {some_of(missing)}"
         if self.unused:
-            text += f"; not used: folder{'s' * (len(self.unused) > 1)} {some_of(self.unused)}"
+            text += f"; not used: {self.part}{'s' * (len(self.unused) > 1)} {some_of(self.unused)}"
         if self.skipped:
             endings = sorted(self.skipped, key=lambda ending: (-self.skipped[ending], ending))
             counts = [f"{ending} {self.skipped[ending]:,}" for ending in endings]
@@ -234,12 +248,12 @@ def find_images(directory: str | os.PathLike[str], test: int | float = 0.2, grou
                 f"the sub-folders of {root} are named like the parts of a split, {', '.join(folders)}, but none is a "
                 "train folder with a sub-folder of images per class; make one, or name the folders after classes"
             )
-        return FolderListing(*_scan(root, skipped).split(test, _SPLIT_SEED, groups), "", (), skipped, groups)
+        return FolderListing(*_scan(root, skipped).split(test, SPLIT_SEED, groups), "", (), skipped, groups)
     train = _scan(root / training[0], skipped)
     testing = _named(folders, TEST_FOLDERS)[:1]
     unused = tuple(name for name in folders if name not in training + testing)
     if not testing:
-        return FolderListing(*train.split(test, _SPLIT_SEED, groups), "", unused, skipped, groups)
+        return FolderListing(*train.split(test, SPLIT_SEED, groups), "", unused, skipped, groups)
     return FolderListing(train, _scan(root / testing[0], skipped, train.classes), testing[0], unused, skipped, groups)
 
 

@@ -11,7 +11,8 @@ from typing import Any
 from markupsafe import Markup
 from torch import Tensor
 
-from particleaugment.data.listing import FolderListing, find_images
+from particleaugment.data import find_files
+from particleaugment.data.listing import FolderListing
 from particleaugment.policies import load
 from particleaugment.report import plots
 from particleaugment.report.gallery import draw_grid, policy_rows
@@ -100,9 +101,10 @@ def _cards(run: RunHistory) -> Markup:
 
 
 def _found(config: Config) -> FolderListing | None:
-    """Return what a run's folder of images holds now, if it has one that is still there."""
+    """Return what a run's data set of files holds now, if it has one that is still there."""
     try:
-        return find_images(config.data.data_dir, groups=config.data.groups) if config.data.is_folder else None
+        data = config.data
+        return find_files(data.name, data.data_dir, data.groups) if data.has_files else None
     except (OSError, ValueError):
         return None
 
@@ -114,7 +116,8 @@ def _data(run: RunHistory, found: FolderListing | None) -> Markup | None:
         description = found.describe(*_chosen(run.config))
     except ValueError:  # the folder has changed since
         return None
-    return paragraph(f"The folder of images, when this page was written: {description}.")
+    what = "The folder of images" if found.part == "folder" else "The data set"
+    return paragraph(f"{what}, when this page was written: {description}.")
 
 
 def _chosen(config: Config) -> tuple[int | float, int | float, int]:

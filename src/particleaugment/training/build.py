@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from particleaugment.augment.batch import Augment
 from particleaugment.augment.pipeline import fusable
 from particleaugment.augment.transforms import ColorJitter, HorizontalFlip, Normalize, PadCrop, RandomErasing, Transform
-from particleaugment.data import FOLDER_SIZE, ImageData, ImageList, load_data
+from particleaugment.data import FOLDER_SIZE, ImageData, ImageList, find_files, load_data, needed_place
 from particleaugment.data.folder import IMAGENET_STATISTICS, MEMORY_LIMIT, decoded_bytes
-from particleaugment.data.listing import FolderListing, find_images
+from particleaugment.data.hf import absolute_place
+from particleaugment.data.listing import FolderListing
 from particleaugment.data.reader import default_workers
 from particleaugment.data.samples import Samples
 from particleaugment.data.streamed import StreamedData, open_folder
@@ -45,7 +46,9 @@ def resolve(config: Config) -> Config:
     if precision == "auto":
         fast_bfloat16 = device == "cuda" or torch.cpu._is_avx512_bf16_supported()
         precision = "bf16" if fast_bfloat16 else "fp32"
-    place = str(Path(config.data.data_dir).expanduser().absolute()) if config.data.data_dir else ""
+    place = config.data.data_dir
+    if place:
+        place = absolute_place(place) if config.data.name == "hf" else str(Path(place).expanduser().absolute())
     policy = config.policy
     if config.policy_file is not None:
         policy = f"{policy.partition(':')[0]}:{Path(config.policy_file).expanduser().absolute()}"
@@ -203,9 +206,9 @@ def _checked_request(config: Config, ranks: Ranks) -> tuple[FolderListing | None
             f"batch_size is the batch of all ranks together: {config.training.batch_size} leaves some of {ranks.world} "
             "ranks without an image; set a larger one or start fewer ranks"
         )
-    if not config.data.is_folder or not config.data.data_dir:
+    if not config.data.has_files or not config.data.data_dir:
         return None, ""
-    found = find_images(config.data.data_dir, groups=config.data.groups)
+    found = find_files(config.data.name, config.data.data_dir, config.data.groups)
     return found, found.describe(config.data.validation, config.data.train_size, config.data.data_seed)
 
 
@@ -255,7 +258,7 @@ def _image_size(config: Config) -> int:
 
 def _why_streamed(config: Config, found: FolderListing | None) -> str:
     """Return why files are decoded while the network trains, or nothing where images are held in memory."""
-    if not config.data.is_folder or config.data.stream == "false":
+    if not config.data.has_files or config.data.stream == "false":
         return ""
     if config.transforms.crop_scale:
         return "random resized crops are cut from them"
@@ -270,7 +273,7 @@ def _why_streamed(config: Config, found: FolderListing | None) -> str:
 
 def _open_folder(config: Config, quiet: bool, found: FolderListing | None) -> StreamedData:
     if not config.data.data_dir:
-        raise ConfigError("the data set 'folder' needs data_dir, a directory with one sub-folder of images per class")
+        raise ConfigError(needed_place(config.data.name))
     return open_folder(
         config.data.data_dir,
         _image_size(config),

@@ -76,7 +76,7 @@ class Config:
         if len(self.ops) > _MOST_OPS:
             raise ConfigError(f"ops must name at most {_MOST_OPS} ops, got {len(self.ops)}")
         if self.transforms.crop_scale:
-            if not self.data.is_folder:
+            if not self.data.has_files:
                 raise ConfigError(f"crop_scale is for image files, and {self.data.name!r} has none; set crop_scale=0")
             if self.data.stream == "false":
                 raise ConfigError("crop_scale cuts its parts from the files; leave stream=auto, or set crop_scale=0")

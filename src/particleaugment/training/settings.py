@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
+from particleaugment.data import FILE_SETS
 from particleaugment.data.groups import GROUPINGS
 from particleaugment.data.selection import check_train_size
 from particleaugment.util.strict_json import unprintable
@@ -25,14 +26,14 @@ class ConfigError(ValueError):
 class DataSettings:
     """What a run trains on.
 
-    >>> DataSettings(name="folder", data_dir="~/images").is_folder
+    >>> DataSettings(name="folder", data_dir="~/images").has_files
     True
 
     Attributes:
-        name: ``digits``, ``mnist``, ``fashion-mnist``, ``cifar10``, ``cifar100`` or ``folder``. Set it by
+        name: ``digits``, ``mnist``, ``fashion-mnist``, ``cifar10``, ``cifar100``, ``folder`` or ``hf``. Set it by
             ``data=NAME``, or ``data=NAME:DIR`` with its directory.
-        data_dir: Directory of the data.
-        image_size: Height and width of a folder's images; 0 is 64.
+        data_dir: Directory of the data; for ``hf``, a name on the Hugging Face Hub or a path.
+        image_size: Height and width of the images of a folder or of ``hf``; 0 is 64.
         validation: Training images, as a number or a fraction, that stand in for the test set; 0 keeps the test set.
         train_size: Training images, as a number or a fraction, that the run trains on, stratified by class; drawn from
             those that ``validation`` leaves. 1.0 is all of them.
@@ -40,7 +41,7 @@ class DataSettings:
         groups: ``prefix`` or ``class-prefix`` for a folder whose file names begin with a group, up to the first
             underscore, that no split may take apart: a group across all classes, or within each class.
         normalization: ``data`` for the training images' mean and standard deviation, ``imagenet`` for ImageNet's.
-        stream: Decode a folder's files while the network trains: ``true``, ``false``, or ``auto`` where memory does not
+        stream: Decode files while the network trains: ``true``, ``false``, or ``auto`` where memory does not
             hold them.
         workers: Processes that decode them, or ``auto``.
     """
@@ -67,19 +68,23 @@ class DataSettings:
         _check_choice(self, "stream", ("auto", "true", "false"))
         if self.workers != "auto" and (isinstance(self.workers, str) or self.workers < 0):
             raise ConfigError(f"workers must be auto, or a number of processes from 0 on, got {self.workers!r}")
-        if not self.is_folder:
+        if not self.has_files:
             for setting, off in (("stream", "auto"), ("groups", "none")):
                 if getattr(self, setting) not in (off, "false"):
                     raise ConfigError(f"{setting} is for image files, and {self.name!r} has none; set {setting}={off}")
+        if self.name == "hf" and self.groups != "none":
+            raise ConfigError(
+                "groups are read from the names of files, and a data set of 'hf' has none; set groups=none"
+            )
         try:
             check_train_size(self.train_size)
         except (TypeError, ValueError) as error:
             raise ConfigError(str(error)) from None
 
     @property
-    def is_folder(self) -> bool:
-        """Whether the data are a folder of image files."""
-        return self.name == "folder"
+    def has_files(self) -> bool:
+        """Whether the images are files of any size, of a folder or of a Hugging Face data set."""
+        return self.name in FILE_SETS
 
     @property
     def measured_on(self) -> str:
