@@ -53,6 +53,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "fixed": ("policy=file:{}/trivial.json",),
 }
 """The runs: images in memory, files decoded while training, and a policy that was given."""
+WRITTEN = (".lock", "config.json", "metrics.jsonl", "policy.json", "model.safetensors", "report.html", "tensorboard")
 STATES = ("stopped", "finished")
 _STATE = re.compile(r"^(finished|resumable|broken) ", re.MULTILINE)
 
@@ -252,7 +253,7 @@ class Sandbox:
         """Run ``resume`` to the end; if it gets there, its result must be that of a run that was left alone."""
         found = self.command("resume", self.run, "-q", *options)
         if not found.code:
-            if any(path.is_symlink() for path in self.run.glob("*.[jms]*")):
+            if any((self.run / name).is_symlink() for name in WRITTEN):
                 raise Finding("resume has written through a link, or left one in a result's place")
             if result(self.run) != self.workshop.results[kind]:
                 raise Finding("resume was accepted and has another result")

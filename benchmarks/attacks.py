@@ -87,7 +87,7 @@ def attack_class(name: str, seconds: float, most: int, seed: int, workshop: Work
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=480, help="time for all classes together")
-    parser.add_argument("--most", type=int, default=500, help="attacks per class, at most")
+    parser.add_argument("--most", type=int, default=1000, help="attacks per class, at most")
     parser.add_argument("--classes", default=",".join(CLASSES), help="classes of attacks, separated by commas")
     parser.add_argument("--kinds", default=",".join(KINDS), help="kinds of runs to attack, separated by commas")
     parser.add_argument("--only", metavar="CLASS:NUMBER", help="one attack; nothing is written")

@@ -26,7 +26,7 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "attacks.py"
 
 
 def test_a_few_dozen_attacks_of_every_class(tmp_path):
-    limits = ["--seconds", "8", "--most", "4", "--kinds", "memory", "--seed", "7", "--out", tmp_path]
+    limits = ["--seconds", "5", "--most", "4", "--kinds", "memory", "--seed", "7", "--out", tmp_path]
     done = subprocess.run([sys.executable, SCRIPT, *limits], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     classes = json.loads((tmp_path / "attacks.json").read_text())["results"]["classes"]
@@ -82,6 +82,16 @@ def test_a_folder_in_a_files_place(learned, tiny, name):
     (learned / name).unlink(missing_ok=True)
     (learned / name).mkdir()
     refused_alike(learned, f"{learned / name} is a folder, not a regular file")
+
+
+@pytest.mark.parametrize("name", ["report.html", "metrics.jsonl", "policy.json", ".lock"])
+def test_a_link_to_itself_in_a_finished_run(folders, tmp_path, name):
+    run = shutil.copytree(folders / "undisturbed", tmp_path / "run")
+    (run / name).unlink(missing_ok=True)
+    (run / name).symlink_to(run / name)
+    verdict = verify(run)
+    assert verdict.state == "broken"
+    assert f"{run / name} is not a regular file: Too many levels" in " ".join(each.text for each in verdict.findings)
 
 
 @pytest.mark.parametrize("name", [".lock", "metrics.jsonl"])

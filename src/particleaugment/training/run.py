@@ -117,14 +117,18 @@ class RunFolder:
         """
         own = [".lock", "config.json", "metrics.jsonl", "policy.json", "model.safetensors", "report.html"]
         for file in [*(self.path / name for name in own), *find_checkpoints(self.path)]:
-            with contextlib.suppress(FileNotFoundError):
+            try:
                 found = file.stat() if self.finished else file.lstat()
-                if stat.S_ISDIR(found.st_mode):
-                    return f"{file} is a folder, not a regular file"
-                if not stat.S_ISREG(found.st_mode):
-                    return f"{file} is a link, a pipe or a device, not a regular file"
-                if file.name in _GROWING and found.st_nlink > 1 and not self.finished:
-                    return f"{file} is the same file as another one (a hard link)"
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                return f"{file} is not a regular file: {error.strerror}"
+            if stat.S_ISDIR(found.st_mode):
+                return f"{file} is a folder, not a regular file"
+            if not stat.S_ISREG(found.st_mode):
+                return f"{file} is a link, a pipe or a device, not a regular file"
+            if file.name in _GROWING and found.st_nlink > 1 and not self.finished:
+                return f"{file} is the same file as another one (a hard link)"
         events = self.path / "tensorboard"
         if not self.finished and os.path.lexists(events) and (events.is_symlink() or not events.is_dir()):
             return f"{events} is a link or a file, not a folder"
