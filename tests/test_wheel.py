@@ -14,7 +14,7 @@ import pytest
 import particleaugment
 
 ROOT = Path(__file__).parents[1]
-CORE = {"torch", "numpy", "Pillow", "safetensors", "rich", "typer", "matplotlib", "scikit-learn", "scipy"}
+CORE = {"jinja2", "torch", "numpy", "Pillow", "safetensors", "rich", "typer", "matplotlib", "scikit-learn", "scipy"}
 
 
 @pytest.fixture(scope="module")

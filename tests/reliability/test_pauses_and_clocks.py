@@ -35,6 +35,7 @@ def undisturbed(tmp_path_factory):
     return result(path)
 
 
+@pytest.mark.slow
 def test_paused_again_and_again(undisturbed, tmp_path):
     path, moments = tmp_path / "run", random.Random(0)
     process = started(path)

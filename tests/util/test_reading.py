@@ -84,7 +84,7 @@ def reading_calls(tree):
 
 OURS = {
     ("util/timing.py", "cpuinfo.read_text"),  # the system's
-    ("executors/fused.py", "resources.files('particleaugment.executors').joinpath('fused_kernel.cu').read_text"),
+    ("executors/fused.py", "folder.joinpath(part).read_text"),
 }
 
 

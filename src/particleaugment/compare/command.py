@@ -214,7 +214,7 @@ def _train(
     if not todo:
         console.print(f"all {len(wanted)} runs are finished")
         return 0, plan
-    made_by = {"command": command, "machine": machine() | ({} if ray is None else ray.machine())}
+    made_by = {"command": command, "machine": machine() | {"ray": None if ray is None else ray.cluster.description}}
     if made_by not in plan.commands:
         plan = replace(plan, commands=(*plan.commands, made_by))
     folder.write(plan)

@@ -180,6 +180,7 @@ class _Machine:
     system: str = ""
     python: str = ""
     versions: dict[str, str] = field(default_factory=dict)
+    ray: str | None = None
 
 
 @dataclass(frozen=True)

@@ -149,7 +149,9 @@ def _made_by(comparison: Comparison) -> list[Markup | None]:
     for made_by in comparison.commands:
         where = made_by["machine"]
         versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())
-        place = f"Ray: {where['ray']}" if "ray" in where else f"{where['gpu'] or where['cpu']}, {where['cores']} cores"
+        place = (
+            f"Ray: {where['ray']}" if where.get("ray") else f"{where['gpu'] or where['cpu']}, {where['cores']} cores"
+        )
         machine = f"{place}, Python {where['python']}, {versions}"
         parts += [command(made_by["command"]), paragraph(machine, faint=True)]
     rows = [(arm.name, arm.described) for arm in comparison.arms]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from particleaugment.compare.arms import Arm, Base
 from particleaugment.compare.data_fit import check_data
@@ -74,10 +74,6 @@ class RayPlace:
         """Say what the cluster is, and how many runs it takes at a time."""
         shares = " or ".join(str(share) for share in self._shares.values())
         return f"{min(self.jobs, todo)} at a time on Ray ({self.cluster.description}; {shares or '1 core'} per run)"
-
-    def machine(self) -> dict[str, Any]:
-        """Return what is noted beside a command's machine."""
-        return {"ray": self.cluster.description}
 
     def use(self, folder: Path) -> None:
         """Take the folder of a comparison, whose runs will be started."""

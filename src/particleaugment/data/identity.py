@@ -1,8 +1,8 @@
 """Which data a run was started with, as a hash that is cheap enough for a million files.
 
 Of images in memory every pixel counts. Of files that are decoded while training, all names, labels and sizes count, and
-the contents of a sample, which the run's seed draws; of a small folder that is every file. Where files are, and their
-times, play no part: data may be moved and copied.
+the contents of a sample, which the run's seed draws; of a small folder that is every file. Images in the rows of a
+table count likewise, but for their sizes. Where files are, and their times, play no part: data may be moved and copied.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def data_identity(data: ImageData | StreamedData, seed: int) -> str:
     if isinstance(data, StreamedData):
         for images in (data.train.images, data.test.images):
             _update(digest, images.labels, images.names, images.ends)
-            digest.update(_file_sizes(images).tobytes())
+            if images.source(0) is None:
+                digest.update(_file_sizes(images).tobytes())
             for content in _sampled_contents(images, seed):
                 digest.update(content)
     else:
@@ -84,6 +85,9 @@ def _file_sizes(images: ImageList) -> np.ndarray:
 
 def _sampled_contents(images: ImageList, seed: int) -> list[bytes]:
     def content(index: int) -> bytes:
+        source = images.source(index)
+        if source is not None:
+            return hashlib.blake2b(source.read()).digest()
         try:
             with open_file(images.path(index)) as file:
                 return hashlib.file_digest(file, "blake2b").digest()
