@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from proving import make_run
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import proving_results  # noqa: E402

@@ -139,7 +139,7 @@ def test_on_this_machine_alone(local, tmp_path, monkeypatch):
 
 
 def test_the_slurm_example_is_a_shell_script():
-    script = Path(__file__).parents[1] / "examples" / "slurm_ray.sh"
+    script = Path(__file__).parents[2] / "examples" / "slurm_ray.sh"
     assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
 
 

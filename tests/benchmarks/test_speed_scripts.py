@@ -7,7 +7,7 @@ import pytest
 
 from particleaugment.recipes import get_recipe
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from cpu_throughput import beside_timm
 from targets import LIMIT, cpu_rows, targets_table

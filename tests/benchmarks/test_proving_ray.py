@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from nodes import cluster, two_nodes
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from proving_results import load_runs  # noqa: E402

@@ -17,7 +17,7 @@ from particleaugment.training.override import override
 from particleaugment.training.shared import SharedParts
 from particleaugment.util.stop import Stop
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import proving_worker  # noqa: E402

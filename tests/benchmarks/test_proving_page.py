@@ -12,7 +12,7 @@ from pages import check_self_contained, check_well_formed, outline
 from proving import ARMS, TASKS, make_run, plausible_runs, runs_of
 from scipy import stats
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import proving_page  # noqa: E402

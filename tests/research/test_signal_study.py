@@ -15,7 +15,7 @@ from torch import nn
 
 import particleaugment as pa
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "research"), str(ROOT / "benchmarks")]
 
 import gap_average  # noqa: E402

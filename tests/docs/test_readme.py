@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from particleaugment.data import load_digits
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SNIPPETS = python_snippets(ROOT / "README.md")
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import same_results  # noqa: E402

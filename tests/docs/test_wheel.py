@@ -13,7 +13,7 @@ import pytest
 
 import particleaugment
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CORE = {"jinja2", "torch", "numpy", "Pillow", "safetensors", "rich", "typer", "matplotlib", "scikit-learn", "scipy"}
 
 
