@@ -11,7 +11,7 @@ import pytest
 
 import particleaugment as pa
 from particleaugment.compare.run_record import RunRecord
-from particleaugment.compare.runner import Child
+from particleaugment.compare.runner import LocalPlace
 from particleaugment.data.transfer import DownloadError, part_file
 from particleaugment.recipes import get_recipe
 from particleaugment.report.gallery import write_gallery
@@ -323,7 +323,7 @@ def test_the_logs_of_a_comparison(run, secret):
     (run.path / "logs").symlink_to(secret.parent)
     record = RunRecord(arm="none", seed=0, epochs=1)
     with pytest.raises(OSError, match="it is a link"):
-        Child.start(record, run, run.path / "logs" / "none-0.log", jobs=1)
+        LocalPlace().start(record, run, run.path / "logs" / "none-0.log")
     assert names(secret.parent) == ["secret"]
 
 

@@ -23,7 +23,8 @@ from typing import IO, Any
 
 from particleaugment import __version__
 from particleaugment.compare.runner import NOT_VALID, epochs_done, has_owner
-from particleaugment.util.atomic import write_atomically
+from particleaugment.util.atomic import regular_file, write_atomically
+from particleaugment.util.reading import open_file, read_file
 
 __all__ = ["Board", "News", "Outcome", "Request", "folder_files", "host", "put_files"]
 
@@ -65,8 +66,8 @@ class Request:
     def sees_folder(self) -> bool:
         """Whether this machine sees the folder of the one that asks."""
         try:
-            return bool(self.token) and Path(self.mark).read_text(encoding="utf-8") == self.token
-        except OSError:
+            return bool(self.token) and read_file(self.mark).decode() == self.token
+        except (OSError, UnicodeDecodeError):
             return False
 
     def with_files(self) -> Request:
@@ -197,8 +198,8 @@ class _Output:
     """The log of a process, as a file, and what it says, as lines; both are handed on once."""
 
     def __init__(self, log: Path):
-        self.file = open(log, "wb")  # noqa: SIM115
-        self._log = open(log, "rb")  # noqa: SIM115
+        self.file = open(log, "wb", opener=regular_file)  # noqa: SIM115
+        self._log = open_file(log)
         self._said: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._listener: threading.Thread | None = None
 
@@ -325,9 +326,12 @@ def _last(line: _Line, news: News, outcome: Outcome) -> Outcome:
     return outcome
 
 
+_LARGEST_FILE = 4 << 30  # checkpoints of large networks
+
+
 def folder_files(folder: Path) -> dict[str, bytes]:
     """Return the files of a run's folder by their names in it."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in _files(folder)}
+    return {str(path.relative_to(folder)): read_file(path, _LARGEST_FILE) for path in _files(folder)}
 
 
 def put_files(folder: Path, files: dict[str, bytes]) -> None:

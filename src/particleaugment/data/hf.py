@@ -21,6 +21,7 @@ from torch import Tensor
 from particleaugment.data.listing import SPLIT_SEED, TEST_FOLDERS, TRAIN_FOLDERS, FolderListing, ImageList, some_of
 from particleaugment.data.split import train_validation_split
 from particleaugment.util.hints import nearest_name
+from particleaugment.util.reading import read_file
 
 __all__ = ["HubImages", "absolute_place", "find_hf", "portable_place"]
 
@@ -68,7 +69,7 @@ class HubImages(ImageList):
             stored = stored.get("bytes") or stored.get("path")
         if isinstance(stored, str):
             try:
-                stored = Path(stored).read_bytes()
+                stored = read_file(stored)
             except OSError as error:
                 raise ValueError(f"the image {self.path(index)} cannot be read: {error.strerror}") from None
         if not isinstance(stored, bytes):
