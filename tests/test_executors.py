@@ -1,5 +1,7 @@
+import hashlib
 import logging
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -261,3 +263,10 @@ def test_more_slots_than_ops_and_long_chains_agree():
     outputs = [pa.apply(images, pa.Program.from_ops(rows), executor) for executor in EXECUTORS]
     assert torch.equal(outputs[0], outputs[1])
     assert torch.equal(outputs[0], outputs[2])
+
+
+def test_the_compiled_loops_name_the_geometry_that_they_were_compiled_with():
+    kernels = pytest.importorskip("particleaugment.executors._kernels")
+    text = Path(kernels.__file__).with_name("_geometry_kernels.py").read_bytes()
+    found = hashlib.sha256(text.replace(b"\r\n", b"\n")).hexdigest()[:12]
+    assert found == kernels._GEOMETRY, f'write _GEOMETRY = "{found}" into _kernels.py: caches of old code are then left'
