@@ -113,7 +113,7 @@ def apply(
     check_images(images)
     check_program(images, program)
     code = resample_code(resample)
-    colour = _checked_fill(fill)
+    colour = checked_fill(fill)
     settings = settings_of(options)
     targets = checked(images, settings, {"masks": masks, "boxes": boxes, "keypoints": keypoints, "labels": labels})
     own = registry.names_in(program.op)
@@ -226,6 +226,17 @@ def choose_executor(executor: str, device: torch.device, ops: Iterable[str] = ()
     return "native"
 
 
+def one_by_one() -> str:
+    """Return what augments single images on a CPU: ``native``, or ``pil`` where there is no Numba.
+
+    Pillow is faster than ``batch`` there, which is for batches.
+    """
+    if not native.unavailable_reason():
+        return "native"
+    _say_once(f"augmenting single images with Pillow, the slower way: {native.unavailable_reason()}")
+    return "pil"
+
+
 def _no_fused(device: torch.device) -> str:
     from particleaugment.executors import fused
 
@@ -258,7 +269,8 @@ def _check_size(images: Tensor, program: Program) -> None:
         check_size(["Rotate90"] if bool((program.op == _ROTATE_90).any()) else [], (height, width))
 
 
-def _checked_fill(fill: tuple[int, int, int]) -> tuple[int, int, int]:
+def checked_fill(fill: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Return a fill colour, or raise a ValueError."""
     values = tuple(fill) if isinstance(fill, Iterable) else (fill,) * 3
     if len(values) != 3 or not all(isinstance(v, int) and 0 <= v <= 255 for v in values):
         raise ValueError(f"fill must be three whole numbers from 0 to 255 (red, green, blue), got {fill!r}")

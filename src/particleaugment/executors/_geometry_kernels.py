@@ -23,7 +23,7 @@ NEAREST, BILINEAR, BICUBIC = 0, 1, 2
 
 
 @_compile
-def _round15(x: float) -> float:
+def _round15(x: float) -> Any:
     """Python's ``round(x, 15)`` for numbers from -1 to 1: the nearest whole number of 1e-15, from the exact product."""
     # Dekker's product: high + low is x times 1e15 exactly.
     scale = 1e15

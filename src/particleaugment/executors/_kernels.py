@@ -27,7 +27,7 @@ PLANAR, INTERLEAVED, PACKED = 0, 1, 2
 
 # Numba keys its cache on disk by the text of the file that a function is in, not of those that it calls: without this,
 # a changed geometry would leave old code in use. A test compares it with that file.
-_GEOMETRY = "d781b5087521"
+_GEOMETRY = "c2ac0f443671"
 
 _compile: Any = njit(cache=True, nogil=True, error_model="numpy")
 
