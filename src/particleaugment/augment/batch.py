@@ -18,7 +18,15 @@ from particleaugment.augment.worker_state import LiveState
 from particleaugment.core.program import Program, resample_code
 from particleaugment.core.random import checked_ids, checked_seed
 from particleaugment.core.registry import check_places, names_in
-from particleaugment.executors import apply, check_images, checked_fill, choose_executor, native, one_by_one
+from particleaugment.executors import (
+    apply,
+    check_executor,
+    check_images,
+    checked_fill,
+    choose_executor,
+    native,
+    one_by_one,
+)
 from particleaugment.executors.steps import Move, Steps
 from particleaugment.executors.targets import Augmented, TargetOptions, checked, moved, settings_of
 from particleaugment.policies.base import Policy
@@ -102,7 +110,7 @@ class Augment(nn.Module):
         self.seed = seed
         self.before = tuple(before)
         self.after = tuple(after)
-        choose_executor(executor, torch.device("cpu"))
+        check_executor(executor, torch.device("cpu"))
         self._code, self._colour = resample_code(resample), checked_fill(fill)
         self.executor, self.resample, self.fill = executor, resample, fill
         self._planned: tuple[Policy | None, DrawPlan | None] = None, None

@@ -192,16 +192,7 @@ def choose_executor(executor: str, device: torch.device, ops: Iterable[str] = ()
     >>> choose_executor("batch", torch.device("cpu"))
     'batch'
     """
-    if executor not in EXECUTORS:
-        hint = nearest_name(executor, EXECUTORS) or f"; the executors are {', '.join(EXECUTORS)}"
-        raise ValueError(f"there is no executor {executor!r}{hint}")
-    if executor == "native":
-        if device.type != "cpu":
-            raise ValueError(f"executor 'native' runs on CPU images, got images on {device}; use 'batch' or 'auto'")
-        if native.unavailable_reason():
-            raise ValueError(f"executor 'native' cannot run: {native.unavailable_reason()}; use 'batch' or 'auto'")
-    if executor == "fused" and _no_fused(device):
-        raise ValueError(f"executor 'fused' cannot run on {device}: {_no_fused(device)}; use 'batch' or 'auto'")
+    check_executor(executor, device)
     ops = tuple(ops)
     own = [name for name in ops if lookup(name).kind is Kind.OWN]
     if own and executor in ("native", "fused"):
@@ -224,6 +215,20 @@ def choose_executor(executor: str, device: torch.device, ops: Iterable[str] = ()
         _say_once(f"augmenting with executor 'batch', the slower one on a CPU: {native.unavailable_reason()}")
         return "batch"
     return "native"
+
+
+def check_executor(executor: str, device: torch.device) -> None:
+    """Raise a ValueError if there is no executor of this name, or if it cannot run on a device."""
+    if executor not in EXECUTORS:
+        hint = nearest_name(executor, EXECUTORS) or f"; the executors are {', '.join(EXECUTORS)}"
+        raise ValueError(f"there is no executor {executor!r}{hint}")
+    if executor == "native":
+        if device.type != "cpu":
+            raise ValueError(f"executor 'native' runs on CPU images, got images on {device}; use 'batch' or 'auto'")
+        if native.unavailable_reason():
+            raise ValueError(f"executor 'native' cannot run: {native.unavailable_reason()}; use 'batch' or 'auto'")
+    if executor == "fused" and _no_fused(device):
+        raise ValueError(f"executor 'fused' cannot run on {device}: {_no_fused(device)}; use 'batch' or 'auto'")
 
 
 def one_by_one() -> str:

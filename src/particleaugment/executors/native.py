@@ -20,7 +20,7 @@ from particleaugment.core.program import UNSET, Program
 Array = NDArray[Any]
 
 _PARTS_PER_THREAD = 4
-_FEWEST_BYTES = 1 << 17
+_FEWEST_BYTES = 1 << 15
 """What a part of a batch has at least: a smaller one costs more to hand over than it evens out."""
 
 
@@ -78,11 +78,12 @@ def in_parts(function: Callable[..., None], arguments: Sequence[Any], count: int
         count: Number of images.
         size: Bytes of an image.
     """
-    threads = min(torch.get_num_threads(), count)
+    threads = torch.get_num_threads()
+    parts = min(_PARTS_PER_THREAD * threads, count, count * size // _FEWEST_BYTES)
+    threads = min(threads, parts)
     if threads <= 1:
         function(*arguments, 0, count)
         return
-    parts = max(threads, min(_PARTS_PER_THREAD * threads, count, count * size // _FEWEST_BYTES))
     bounds, next_part = [count * part // parts for part in range(parts + 1)], counting()
 
     def work() -> None:

@@ -128,8 +128,8 @@ class DrawPlan:
         flat = (part.reshape(-1) for part in (op, arg, codes, patch))
         room = (np.empty((count, self._room), np.float64), chosen, *flat)
         arguments = (*self._arrays, seed, epoch, *size, UNSET, *room, ids.contiguous().numpy())
-        # A draw takes about as long as a few hundred bytes of an image.
-        native.in_parts(_kernels().draw_many, arguments, count, 256 * max(1, slots))
+        # A slot takes about as long to draw as fifty bytes of an image take to augment.
+        native.in_parts(_kernels().draw_many, arguments, count, 50 * max(1, slots))
         resample = torch.from_numpy(codes) if self.random_code else None
         painted = torch.from_numpy(patch) if self._has_cutout else None
         return Program.trusted(torch.from_numpy(op), torch.from_numpy(arg), resample, painted)
