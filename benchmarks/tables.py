@@ -17,6 +17,7 @@ from typing import Any
 
 from accuracy_tables import PHASES, POLICIES, comparison, controls, literal, policy_text, quick, results
 from common import result, table
+from loader_throughput import images_table, loaders_table
 from old_names import in_new_names
 from proving_page import RESULT_FILE, figures_of
 from proving_words import proving_table
@@ -209,6 +210,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "speed": speed,
     "results": results,
     "CPU speed": cpu_speed,
+    "single images": images_table,
+    "loader": loaders_table,
     "GPU speed": gpu_speed,
     "training": training,
     "ImageNet": imagenet,

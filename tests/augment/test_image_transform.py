@@ -4,6 +4,8 @@ import copy
 import io
 import os
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from torch.utils.data import DataLoader
 
 import particleaugment as pa
 from particleaugment.augment.worker_state import LiveState
+from particleaugment.policies.schedule import ScheduleStep
 
 IDS = torch.arange(COUNT)
 STRONG = pa.RandAugment(n=2, m=8, m_std=2.0, ops=("Rotate", "ShearX", "Color"))
@@ -134,6 +137,85 @@ def test_bad_settings():
         pa.ImageTransform(3)
     with pytest.raises(ValueError, match="the seed belongs to the ParticleAugment; give it there"):
         pa.ImageTransform(search_of(), seed=1)
+
+
+@pytest.mark.parametrize("resample", ["nearest", "bilinear", "bicubic"])
+def test_the_filter_can_be_chosen(resample):
+    policy = pa.RandAugment(n=1, m=9, ops=("Rotate", "ShearX"))
+    augment = pa.Augment(policy, seed=2, resample=resample)
+    assert torch.equal(pa.ImageTransform(policy, seed=2, resample=resample)(IMAGES[1], id=1), augment(IMAGES, IDS)[1])
+    with pytest.raises(ValueError, match="the resample belongs to the Augment; give it there"):
+        pa.ImageTransform(augment, resample=resample)
+
+
+def test_a_filter_that_is_none():
+    with pytest.raises(ValueError, match="there is no resampling filter 'bilinaer'; did you mean bilinear"):
+        pa.ImageTransform("trivial", resample="bilinaer")
+
+
+@pytest.mark.parametrize("executor", ["auto", "pil", "batch"])
+def test_whoever_runs_it_the_pixels_are_the_same(executor):
+    expected = pa.Augment(STRONG, seed=4)(IMAGES, IDS)
+    transform = pa.ImageTransform(pa.Augment(STRONG, seed=4, executor=executor))
+    for i in range(6):
+        assert torch.equal(transform(IMAGES[i], id=i), expected[i])
+        assert np.array_equal(np.asarray(transform(pillow(IMAGES[i]), id=i)), expected[i].permute(1, 2, 0).numpy())
+
+
+def test_without_numba_pillow_augments_single_images():
+    program = (
+        "import sys, logging; sys.modules['numba'] = None; logging.basicConfig(format='%(message)s')\n"
+        "import torch, numpy as np, particleaugment as pa\n"
+        "from PIL import Image\n"
+        "images = torch.arange(4 * 3 * 9 * 7).mul(37).remainder(256).to(torch.uint8).view(4, 3, 9, 7)\n"
+        "for text in ('trivial', 'rand-m9-n3-inc1', 'autoaugment-cifar10'):\n"
+        "    expected = pa.apply(images, pa.parse(text).sample(torch.arange(4), 0, 0, (9, 7)), 'pil')\n"
+        "    transform = pa.ImageTransform(text)\n"
+        "    for i, image in enumerate(images):\n"
+        "        picture = transform(Image.fromarray(image.permute(1, 2, 0).numpy()), id=i)\n"
+        "        assert np.array_equal(np.asarray(picture), expected[i].permute(1, 2, 0).numpy())\n"
+        "        assert torch.equal(transform(image, id=i), expected[i])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines() == [
+        "augmenting single images with Pillow, the slower way: Numba is not installed (pip install "
+        "'particleaugment[fast]')"
+    ]
+
+
+def test_image_123_in_epoch_7_is_the_same_one_by_one_and_in_a_batch():
+    image = torch.randint(0, 256, (3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    batch = torch.stack([image.flip(0), image, image.flip(1)])
+    ids = torch.tensor([5, 123, 40_000])
+    for policy in ("trivial", "rand-m9-n3-mstd0.5-inc1", "autoaugment-imagenet", search_of().policy):
+        augment, transform = pa.Augment(policy, seed=9), pa.ImageTransform(policy, seed=9)
+        augment.set_epoch(7)
+        transform.set_epoch(7)
+        assert torch.equal(augment(batch, ids)[1], transform(image, id=123))
+
+
+def test_a_schedule_follows_the_epoch_one_by_one():
+    steps = [ScheduleStep(start, torch.full((2, 15), p), torch.ones(2)) for start, p in ((1, 0.1), (3, 0.9))]
+    schedule = pa.Schedule(tuple(steps), epochs=4, m=6)
+    augment, transform = pa.Augment(schedule), pa.ImageTransform(schedule)
+    for epoch in (1, 3, 2, 4):
+        augment.set_epoch(epoch)
+        transform.set_epoch(epoch)
+        assert torch.equal(torch.stack([transform(IMAGES[i], id=i) for i in range(8)]), augment(IMAGES, IDS)[:8])
+
+
+def test_images_that_are_laid_out_otherwise():
+    augment, transform = pa.Augment(STRONG), pa.ImageTransform(STRONG)
+    expected = augment(IMAGES, IDS)
+    sideways = IMAGES[3].permute(0, 2, 1).contiguous().permute(0, 2, 1)
+    assert torch.equal(transform(sideways, id=3), expected[3])
+    array = np.asfortranarray(IMAGES[3].permute(1, 2, 0).numpy())
+    assert np.array_equal(transform(array, id=3), expected[3].permute(1, 2, 0).numpy())
+    empty = torch.zeros(3, 0, 4, dtype=torch.uint8)
+    assert transform(empty, id=1).shape == (3, 0, 4)
+    with torch.inference_mode():
+        assert torch.equal(transform(IMAGES[3], id=3), expected[3])
 
 
 # Workers.

@@ -29,6 +29,10 @@ def tiny(tmp_path):
         cpu_batches={32: 8, 48: 4},
         cpu_repeats=2,
         gpu_batches={32: (128,), 224: (64,)},
+        images={32: 4},
+        files=4,
+        workers=(2,),
+        rounds=2,
         epochs=3,
         warm_up=1,
         training=tuple(f"{name}={value}" for name, value in options.items()),
@@ -58,6 +62,13 @@ def test_the_command_measures_everything_and_fits_a_terminal(tiny, tmp_path, mon
         assert {"batch", "pil"} < set(names)
         assert ("timm" in names) == (timm_transform() is not None)
     assert all(0 < row["low"] <= row["median"] <= row["high"] for row in cpu)
+    images, loaders = document["results"]["images"], document["results"]["loaders"]
+    assert [row["input"] for row in images] == ["Pillow", "tensor", "Pillow", "batch"]
+    assert [row["policy"] for row in loaders] == ["no augmentation", "TrivialAugment, nearest", "rand-m7-n2-inc1"]
+    for row in (*images, *loaders):
+        assert 0 < row["ours"]["low"] <= row["ours"]["median"] <= row["ours"]["high"]
+        assert ("peer" in row) == ("ratio" in row)
+    assert ("peer" in images[0]) == (timm_transform() is not None)
     plain, gap, searching = training
     assert [row["policy"] for row in training] == ["randaugment", "gap", "paper"]
     assert set(plain["phases"]) == {"train", "evaluate"}
@@ -69,6 +80,8 @@ def test_the_command_measures_everything_and_fits_a_terminal(tiny, tmp_path, mon
     for shown in (
         "CPU, 32x32",
         "CPU, 48x48",
+        "CPU, 32x32, one thread",
+        "Loader over JPEG files, 2 workers",
         "gap filter",
         "paper's filter",
         "clone",

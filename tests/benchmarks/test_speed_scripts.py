@@ -10,6 +10,7 @@ from particleaugment.recipes import get_recipe
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from cpu_throughput import beside_timm
+from loader_throughput import images_table, loaders_table, rows_without_numba
 from targets import LIMIT, cpu_rows, targets_table
 from training_work import flops_per_image, work
 
@@ -50,3 +51,17 @@ def test_rows_of_targets():
         assert row["images"]["median"] > 0
     assert len(targets_table().splitlines()) > 4
     assert LIMIT == 1.4
+
+
+def test_single_images_without_numba(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    rows = rows_without_numba(rounds=2, seed=0)
+    assert {(row["size"], row["input"]) for row in rows} == {
+        (s, kind) for s in (32, 224) for kind in ("Pillow", "tensor")
+    }
+    assert all(row["ours"]["median"] > 0 for row in rows)
+
+
+def test_tables_of_loaders():
+    assert len(images_table().splitlines()) >= 16
+    assert len(loaders_table().splitlines()) >= 10

@@ -1,5 +1,7 @@
+import hashlib
 import logging
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -7,7 +9,7 @@ import torch
 
 import particleaugment as pa
 from particleaugment import executors
-from particleaugment.executors import choose_executor, native
+from particleaugment.executors import choose_executor, coefficients, native
 
 CPU = torch.device("cpu")
 EXECUTORS = ("native", "batch", "pil")
@@ -261,3 +263,26 @@ def test_more_slots_than_ops_and_long_chains_agree():
     outputs = [pa.apply(images, pa.Program.from_ops(rows), executor) for executor in EXECUTORS]
     assert torch.equal(outputs[0], outputs[1])
     assert torch.equal(outputs[0], outputs[2])
+
+
+def test_the_compiled_loops_name_the_geometry_that_they_were_compiled_with():
+    kernels = pytest.importorskip("particleaugment.executors._kernels")
+    text = Path(kernels.__file__).with_name("_geometry_kernels.py").read_bytes()
+    found = hashlib.sha256(text.replace(b"\r\n", b"\n")).hexdigest()[:12]
+    assert found == kernels._GEOMETRY, f'write _GEOMETRY = "{found}" into _kernels.py: caches of old code are then left'
+
+
+def test_compiled_coefficients_are_the_common_ones():
+    kernels = pytest.importorskip("particleaugment.executors._geometry_kernels")
+    rng = np.random.default_rng(0)
+    near = [math.nextafter(value, way) for value in range(-360, 361, 45) for way in (-1e9, 1e9)]
+    tiny = 10.0 ** -rng.uniform(0, 18, 999)
+    arg = torch.from_numpy(np.concatenate([rng.uniform(-360, 360, 9_000), np.arange(-360, 361, 0.5), near, tiny]))
+    matrix = np.empty(6)
+    for height, width in ((32, 32), (17, 40)):
+        for name, share in (("Rotate", 1.0), ("ShearX", 1 / 180), ("TranslateX", 1 / 180), ("TranslateY", 1 / 180)):
+            op = pa.ops.lookup(name).index
+            common = coefficients.affine(torch.full_like(arg, op, dtype=torch.int64), arg * share, height, width)
+            for value, turn, row in zip((arg * share).tolist(), common.turn.tolist(), common.matrix.numpy()):
+                assert kernels.affine(op, value, height, width, matrix) == turn, (name, value)
+                assert turn >= 0 or np.array_equal(matrix, row), (name, value)

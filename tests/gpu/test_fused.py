@@ -206,3 +206,13 @@ def test_ids_from_a_busy_gpu_augment_images_on_the_cpu():
     expected = augment(images, torch.arange(64))
     torch.cuda._sleep(500_000_000)
     assert torch.equal(augment(images, torch.arange(64, device="cuda").clone()), expected)
+
+
+@pytest.mark.parametrize("policy", ["trivial", "rand-m9-n3-mstd0.5-inc1", "autoaugment-imagenet"])
+def test_image_123_in_epoch_7_is_the_same_from_a_worker(policy):
+    image = torch.randint(0, 256, (3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    augment, transform = pa.Augment(policy, seed=9), pa.ImageTransform(policy, seed=9)
+    augment.set_epoch(7)
+    transform.set_epoch(7)
+    batch, ids = torch.stack([image.flip(0), image]).cuda(), torch.tensor([5, 123]).cuda()
+    assert torch.equal(augment(batch, ids)[1].cpu(), transform(image, id=123))

@@ -12,18 +12,28 @@ from typing import Any, ParamSpec, TypeVar, Unpack
 import torch
 from torch import Tensor, nn
 
+from particleaugment.augment.one_image import OneImage
 from particleaugment.augment.transforms import Normalize, Transform
 from particleaugment.augment.worker_state import LiveState
-from particleaugment.core.program import resample_code
-from particleaugment.core.random import checked_ids
+from particleaugment.core.program import Program, resample_code
+from particleaugment.core.random import checked_ids, checked_seed
 from particleaugment.core.registry import check_places, names_in
-from particleaugment.executors import apply, check_images, choose_executor
+from particleaugment.executors import (
+    apply,
+    check_executor,
+    check_images,
+    checked_fill,
+    choose_executor,
+    native,
+    one_by_one,
+)
 from particleaugment.executors.steps import Move, Steps
 from particleaugment.executors.targets import Augmented, TargetOptions, checked, moved, settings_of
 from particleaugment.policies.base import Policy
 from particleaugment.policies.parse import parse
+from particleaugment.policies.plan import DrawPlan
 
-__all__ = ["Augment", "one_id"]
+__all__ = ["Augment", "one_id", "whole_id"]
 
 Given = ParamSpec("Given")
 Made = TypeVar("Made")
@@ -100,9 +110,10 @@ class Augment(nn.Module):
         self.seed = seed
         self.before = tuple(before)
         self.after = tuple(after)
-        choose_executor(executor, torch.device("cpu"))
-        resample_code(resample)
+        check_executor(executor, torch.device("cpu"))
+        self._code, self._colour = resample_code(resample), checked_fill(fill)
         self.executor, self.resample, self.fill = executor, resample, fill
+        self._planned: tuple[Policy | None, DrawPlan | None] = None, None
         self.targets = settings_of(options)
         self._live = LiveState(chosen)
 
@@ -162,9 +173,49 @@ class Augment(nn.Module):
         return self._augmented(images, ids, given)
 
     def with_steps(
-        self, images: Tensor, ids: Tensor | None = None, *, wanted: bool = True
-    ) -> tuple[Tensor, Steps | None]:
-        """Augment a batch; return it with the steps that its targets are to follow, or None if they are not wanted."""
+        self, images: Tensor | OneImage, ids: Tensor | int | None = None, *, wanted: bool = True
+    ) -> tuple[Any, Steps | None]:
+        """Augment a batch, or one image; return it with the steps that its targets are to follow.
+
+        Args:
+            images: A batch, or one image, which comes back as the kind that it was given as.
+            ids: The sample ids of a batch, or that of the image.
+            wanted: Whether there are targets; else None is returned for the steps.
+        """
+        if isinstance(images, OneImage):
+            assert not isinstance(ids, Tensor)
+            return self._one_with_steps(images, ids, wanted)
+        assert not isinstance(ids, int)
+        return self._batch_with_steps(images, ids, wanted)
+
+    def _one_with_steps(self, image: OneImage, id: int | None, wanted: bool) -> tuple[Any, Steps | None]:
+        epoch = self.epoch  # read once: it may change while a worker is at it
+        plan = self._plan_of(epoch) if self.training and image.usual and not self.before and not self.after else None
+        if plan is None or self.executor in ("batch", "fused"):
+            ids = None if id is None else torch.tensor([id], device="cpu")
+            images, steps = self._batch_with_steps(image.tensor().unsqueeze(0), ids, wanted)
+            return image.like(images.squeeze(0)), steps
+        number = self._live.next_id() if id is None else id
+        compiled = self.executor != "pil" and one_by_one() == "native"
+        drawn = plan.draw(number, epoch, checked_seed(self.seed), image.size, self._code)
+        result = image.run(drawn, self._colour, compiled)
+        return result, Steps.of(drawn.program(), erases=self.targets.erase_targets) if wanted else None
+
+    def _plan_of(self, epoch: int) -> DrawPlan | None:
+        """The plan of the policy in force in an epoch; None for policies that have none, or registered ops."""
+        policy = self.policy.at(epoch)
+        if self._planned[0] is not policy:
+            plan = policy.plan()
+            self._planned = policy, plan if plan is not None and plan.built_in else None
+        return self._planned[1]
+
+    def _program(self, ids: Tensor, epoch: int, size: tuple[int, int]) -> Program:
+        """Draw the programs of a batch, in compiled code where that also runs them."""
+        on_cpu = ids.device.type == "cpu" and self.executor in ("auto", "native")
+        plan = self._plan_of(epoch) if on_cpu and not native.unavailable_reason() else None
+        return (self.policy if plan is None else plan).sample(ids, epoch, self.seed, size)
+
+    def _batch_with_steps(self, images: Tensor, ids: Tensor | None, wanted: bool) -> tuple[Tensor, Steps | None]:
         if not self.training:
             nothing = torch.zeros(len(images), 0, dtype=torch.int64, device=images.device)
             for transform in self.after:
@@ -176,7 +227,7 @@ class Augment(nn.Module):
             raise ValueError(f"there must be one id per image, got {tuple(ids.shape)} ids for {len(images)} images")
         ids = ids.to(images.device, non_blocking=images.is_cuda)
         epoch = self.epoch  # read once: it may change while a worker is at it
-        program = self.policy.sample(ids, epoch, self.seed, (int(images.shape[-2]), int(images.shape[-1])))
+        program = self._program(ids, epoch, (int(images.shape[-2]), int(images.shape[-1])))
         if wanted:
             check_places(names_in(program.op))
         images, before = self._transformed(self.before, images, ids, epoch, wanted)
@@ -220,6 +271,9 @@ class Augment(nn.Module):
         """
         self._live = copy.deepcopy(self._live)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_planned": (None, None)}
+
     def get_extra_state(self) -> Tensor:
         """Return the epoch and the counters for ``state_dict``."""
         return torch.cat([torch.tensor([self.epoch], device="cpu"), self._live.counters])
@@ -258,6 +312,13 @@ def _checked_epoch(epoch: object) -> int:
     if number >= 1 << 32:
         raise ValueError(f"the epoch must be below 2^32, got {number}")
     return number
+
+
+def whole_id(number: object) -> int:
+    """Return the id of a single image as a number."""
+    if type(number) is int and 0 <= number < 1 << 63:
+        return number
+    return int(checked_ids(one_id(number)))
 
 
 def one_id(number: object) -> Tensor:

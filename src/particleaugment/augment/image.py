@@ -12,9 +12,9 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from particleaugment.augment.batch import Augment, one_id
+from particleaugment.augment.batch import Augment, whole_id
+from particleaugment.augment.one_image import OneImage
 from particleaugment.augment.structures import MOVED, Mover, is_image, leaves, mapped, move_named, tv_kind
-from particleaugment.data.samples import to_uint8
 from particleaugment.executors import choose_executor
 from particleaugment.executors.targets import TargetOptions
 from particleaugment.policies.base import Policy
@@ -63,6 +63,8 @@ class ImageTransform(nn.Module):
         augmentation: A policy, a string for :func:`particleaugment.parse`, an :class:`particleaugment.Augment` (with
             its transforms before and after), or a :class:`particleaugment.ParticleAugment`, whose policy it follows.
         seed: Seed of all draws, for a policy or a string; the others have their own.
+        resample: Filter of the geometric ops where the policy leaves it open, likewise: ``bilinear`` if not given;
+            ``nearest`` is torchvision's default.
         options: How targets are read and moved, such as ``box_format="xywh"``, for a policy or a string likewise: the
             fields of :class:`particleaugment.executors.targets.TargetSettings`.
 
@@ -80,16 +82,20 @@ class ImageTransform(nn.Module):
         self,
         augmentation: Policy | str | Augment | ParticleAugment,
         seed: int | None = None,
+        *,
+        resample: str | None = None,
         **options: Unpack[TargetOptions],
     ):
         super().__init__()
         kept: Any = getattr(augmentation, "augmentation", augmentation)
         if isinstance(kept, Augment):
-            for name in [*([] if seed is None else ["seed"]), *options]:
+            given = {name: value for name, value in (("seed", seed), ("resample", resample)) if value is not None}
+            for name in [*given, *options]:
                 raise ValueError(f"the {name} belongs to the {type(augmentation).__name__}; give it there")
             self.augment = kept
         else:
-            self.augment = Augment(kept, 0 if seed is None else seed, **options)
+            chosen = "bilinear" if resample is None else resample
+            self.augment = Augment(kept, 0 if seed is None else seed, resample=chosen, **options)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch, part of every draw's key; call it before each epoch."""
@@ -118,6 +124,8 @@ class ImageTransform(nn.Module):
         if not sample:
             raise TypeError("there is no sample: give an image, or all of it by name with image=...")
         whole = sample if len(sample) > 1 else sample[0]
+        if isinstance(whole, Image.Image) or type(whole) is Tensor:  # nothing to look through
+            return self._augmented(whole, id, wanted=False)[0]
         image, targets = _image_of(whole)
         result, mover = self._augmented(image, id, wanted=bool(targets))
 
@@ -131,25 +139,14 @@ class ImageTransform(nn.Module):
     def _augmented(self, image: Any, id: int | None, wanted: bool) -> tuple[Any, Mover | None]:
         """The augmented image, as the kind that was given, and what moves its targets."""
         id = _sample.get() if id is None else id
-        pixels = to_uint8(image.as_subclass(Tensor) if isinstance(image, Tensor) else image)
-        ids = None if id is None else one_id(id)
-        images, steps = self.augment.with_steps(pixels.unsqueeze(0), ids, wanted=wanted)
-        result: Any = images.squeeze(0)
-        mover = None
-        if steps is not None:
-            executor = choose_executor(self.augment.executor, pixels.device)
-            mover = Mover(result, steps, self.augment.targets, executor)
-        if isinstance(image, Tensor):
-            return result.as_subclass(type(image)), mover
-        if result.dtype == torch.uint8 and isinstance(image, (Image.Image, np.ndarray)):
-            array = result[0].numpy() if image_is_flat(image, result) else result.permute(1, 2, 0).contiguous().numpy()
-            return Image.fromarray(array) if isinstance(image, Image.Image) else array, mover
-        return result, mover
-
-
-def image_is_flat(image: Any, pixels: Tensor) -> bool:
-    """Whether an image comes back without channels: a grey Pillow image, or an array that had none."""
-    return image.ndim == 2 if isinstance(image, np.ndarray) else len(pixels) == 1
+        one = OneImage(image)
+        result, steps = self.augment.with_steps(one, None if id is None else whole_id(id), wanted=wanted)
+        if steps is None:
+            return result, None
+        executor = choose_executor(self.augment.executor, one.device)
+        # Of the image itself only its size and its device count.
+        canvas = torch.empty(1, *one.size, dtype=torch.uint8, device=one.device)
+        return result, Mover(canvas, steps, self.augment.targets, executor)
 
 
 def _image_of(sample: Any) -> tuple[Any, list[Any]]:

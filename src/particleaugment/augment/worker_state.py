@@ -12,8 +12,10 @@ import os
 import threading
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import get_worker_info
 
@@ -63,13 +65,14 @@ class LiveState:
         self._numbers: Tensor = torch.zeros(
             _COUNTERS + 1 + MAX_WORKERS, dtype=torch.int64, device="cpu"
         ).share_memory_()
+        self._look: NDArray[np.int64] = self._numbers.numpy()  # the same memory: reading it there takes no tensor
         self._note_rank()
         self._install(policy)
 
     @property
     def epoch(self) -> int:
         """The epoch, part of every draw's key."""
-        return int(self._numbers[_EPOCH])
+        return int(self._look[_EPOCH])
 
     @epoch.setter
     def epoch(self, epoch: int) -> None:
@@ -79,12 +82,12 @@ class LiveState:
     @property
     def policy(self) -> Policy:
         """The policy in force."""
-        if int(self._numbers[_GENERATION]) != self._generation:
+        if self._look[_GENERATION] != self._generation:
             raise RuntimeError(
                 "the policy was replaced by one of another kind, which workers that already run cannot see; "
                 "iterate over a new DataLoader, or use persistent_workers=False"
             )
-        if int(self._numbers[_VERSION]) != self._version:
+        if self._look[_VERSION] != self._version:
             self._refresh()
         return self._policy
 
@@ -104,7 +107,7 @@ class LiveState:
     @property
     def used_in(self) -> int:
         """The last epoch in which any process has augmented an image, as far as :meth:`note_use` was called."""
-        return int(self._numbers[_USED])
+        return int(self._look[_USED])
 
     @used_in.setter
     def used_in(self, epoch: int) -> None:
@@ -117,13 +120,18 @@ class LiveState:
 
     def next_ids(self, count: int) -> Tensor:
         """Return ids that no earlier call, no other worker and no other rank of ``torch.distributed`` has had."""
+        start = self.next_id(count)
+        return torch.arange(start, start + count, device="cpu")
+
+    def next_id(self, count: int = 1) -> int:
+        """Return the first of so many further ids; see :meth:`next_ids`."""
         self._note_rank()
         worker = get_worker_info()
         slot = 0 if worker is None else worker.id + 1
         with _counting:  # threads of a process share a counter
-            start = int(self._numbers[_COUNTERS + slot]) + (slot << 40) + (int(self._numbers[_RANK]) << 50)
-            self._numbers[_COUNTERS + slot] += count
-        return torch.arange(start, start + count, device="cpu")
+            start = int(self._look[_COUNTERS + slot]) + (slot << 40) + (int(self._look[_RANK]) << 50)
+            self._look[_COUNTERS + slot] += count
+        return start
 
     @property
     def counters(self) -> Tensor:
@@ -140,7 +148,7 @@ class LiveState:
     def _note_rank(self) -> None:
         """Write the rank down where workers, which cannot ask for it, find it."""
         if get_worker_info() is None:
-            self._numbers[_RANK] = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+            self._look[_RANK] = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
     @ordinary_tensors()
     @sharing()
@@ -167,6 +175,9 @@ class LiveState:
         copy.epoch, copy.used_in, copy.counters = self.epoch, self.used_in, self.counters
         return copy
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_look"}
+
     @ordinary_tensors()
     @sharing()
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -175,6 +186,7 @@ class LiveState:
         for tensor in (self._numbers, self._block):
             if tensor is not None and not tensor.is_shared():
                 tensor.share_memory_()
+        self._look = self._numbers.numpy()
 
 
 def _same_form(old: Policy, new: Policy, numbers: Tensor) -> bool:

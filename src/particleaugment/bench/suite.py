@@ -12,6 +12,7 @@ import torch
 from rich.table import Table
 
 from particleaugment.bench.cpu import executor_rows
+from particleaugment.bench.loader import batch_rows, image_rows, loader_rows
 from particleaugment.bench.training import POLICIES, time_run, write_generated_cifar10
 from particleaugment.data import load_data
 from particleaugment.util.timing import machine
@@ -36,6 +37,10 @@ class Settings:
         cpu_batches: Images per batch on the CPU, by image size.
         cpu_repeats: Timed calls of each row.
         gpu_batches: Batch sizes on the GPU, by image size.
+        images: Single images per round, by image size; batches of a timm string are as large.
+        files: JPEG files in a loader's epoch.
+        workers: Numbers of workers of the loaders.
+        rounds: Timed rounds of single images, batches and loaders.
         epochs: Epochs of each training run.
         warm_up: Those at its start that are not counted.
         training: Further settings of the training runs, as ``key=value``.
@@ -44,6 +49,10 @@ class Settings:
     cpu_batches: Mapping[int, int]
     cpu_repeats: int
     gpu_batches: Mapping[int, tuple[int, ...]]
+    images: Mapping[int, int]
+    files: int
+    workers: tuple[int, ...]
+    rounds: int
     epochs: int
     warm_up: int
     training: tuple[str, ...] = ()
@@ -53,6 +62,10 @@ FULL = Settings(
     cpu_batches={32: 512, 224: 64},
     cpu_repeats=20,
     gpu_batches={32: (128, 512, 2048, 8192, 32768), 224: (64, 256, 1024)},
+    images={32: 256, 224: 48},
+    files=512,
+    workers=(2, 8),
+    rounds=10,
     epochs=25,
     warm_up=4,
 )
@@ -62,6 +75,10 @@ QUICK = Settings(
     cpu_batches={32: 256, 224: 16},
     cpu_repeats=5,
     gpu_batches={32: (128, 8192), 224: (64, 1024)},
+    images={32: 128, 224: 16},
+    files=64,
+    workers=(2,),
+    rounds=3,
     epochs=4,
     warm_up=1,
 )
@@ -80,10 +97,16 @@ def run_suite(settings: Settings, data: Path | None, seed: int, say: Callable[[s
     on_gpu = torch.cuda.is_available()
     if data is not None:
         load_data("cifar10", data, quiet=True)  # refuses what it cannot read, before any long work
-    results: dict[str, Any] = {"cpu": [], "gpu": None, "training": []}
+    results: dict[str, Any] = {"cpu": [], "images": [], "loaders": [], "gpu": None, "training": []}
     for size, batch in settings.cpu_batches.items():
         say(f"CPU, {size}x{size}")
         results["cpu"] += executor_rows(size, batch, settings.cpu_repeats, seed)
+    for size, count in settings.images.items():
+        say(f"single images and timm strings, {size}x{size}")
+        results["images"] += image_rows(size, count, settings.rounds, seed)
+        results["images"] += batch_rows(size, count, settings.rounds, seed)
+    say("loaders over JPEG files")
+    results["loaders"] += loader_rows(settings.files, settings.workers, settings.rounds, seed)
     if on_gpu:
         results["gpu"] = _gpu_results(settings, seed, say)
     with tempfile.TemporaryDirectory() as folder:
@@ -138,6 +161,17 @@ def table(document: Mapping[str, Any]) -> Table:
             if row["size"] == size:
                 threads = f"{row['threads']} thread" + "s" * (row["threads"] > 1)
                 _add_rate(rows, f"{row['name']}, {threads}", row, row["median"])
+    for size in dict.fromkeys(row["size"] for row in results["images"]):
+        rows.add_row(f"CPU, {size}x{size}, one thread, images/s", style="bold")
+        for row in results["images"]:
+            if row["size"] == size:
+                batch = str(row["batch"]) if row["input"] == "batch" else f"1 {row['input']}"
+                _add_pair(rows, row["policy"], batch, row)
+    for number in dict.fromkeys(row["workers"] for row in results["loaders"]):
+        rows.add_row(f"Loader over JPEG files, {number} workers, images/s", style="bold")
+        for row in results["loaders"]:
+            if row["workers"] == number:
+                _add_pair(rows, row["policy"], "", row)
     if results["gpu"] is not None:
         rows.add_row("GPU, 3 random ops, images/s", style="bold")
         if "unavailable" in results["gpu"]:
@@ -157,6 +191,14 @@ def table(document: Mapping[str, Any]) -> Table:
 def _add_rate(rows: Table, name: str, row: Mapping[str, Any], median: float) -> None:
     spread = f"{_short(row['low'])} to {_short(row['high'])}"
     rows.add_row(f"  {name}", f"{row['batch']:,}", _short(median), spread)
+
+
+def _add_pair(rows: Table, name: str, batch: str, row: Mapping[str, Any]) -> None:
+    """Add what was timed by turns with a peer: ours, and the peer below it."""
+    for who, title in (("ours", name), ("peer", f"  {row['peer_name']}")):
+        if who in row:
+            spread = f"{_short(row[who]['low'])} to {_short(row[who]['high'])}"
+            rows.add_row(f"  {title}", batch if who == "ours" else "", _short(row[who]["median"]), spread)
 
 
 def _add_epoch(rows: Table, row: Mapping[str, Any]) -> None:

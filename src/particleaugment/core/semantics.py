@@ -102,6 +102,21 @@ class Semantics:
             )
         return rule
 
+    def numbers(self, op_name: str) -> tuple[float, ...]:
+        """Return an op's rule in numbers, those of every image size: what single draws are made with.
+
+        >>> get("timm-increasing").numbers("Rotate")[:3]
+        (10.0, 30.0, 0.0)
+        """
+        rule, op = self.rule(op_name), lookup(op_name)
+        low = op.low if rule.minimum is None else max(op.low, rule.minimum)
+        high = op.high if rule.maximum is None else min(op.high, rule.maximum)
+        numbers = (
+            self.top, rule.scale, rule.base, rule.of_side, rule.pixels, op_name.endswith("Y"), low, high, rule.signed,
+            rule.mirrored, rule.whole == "truncate", rule.whole == "round", rule.turns,
+        )  # fmt: skip
+        return tuple(float(number) for number in numbers)
+
     def argument(self, op_name: str, level: float, sign: int = 1, size: tuple[int, int] = (32, 32)) -> float:
         """Return the physical argument of one op at one level.
 

@@ -113,7 +113,7 @@ def apply(
     check_images(images)
     check_program(images, program)
     code = resample_code(resample)
-    colour = _checked_fill(fill)
+    colour = checked_fill(fill)
     settings = settings_of(options)
     targets = checked(images, settings, {"masks": masks, "boxes": boxes, "keypoints": keypoints, "labels": labels})
     own = registry.names_in(program.op)
@@ -192,16 +192,7 @@ def choose_executor(executor: str, device: torch.device, ops: Iterable[str] = ()
     >>> choose_executor("batch", torch.device("cpu"))
     'batch'
     """
-    if executor not in EXECUTORS:
-        hint = nearest_name(executor, EXECUTORS) or f"; the executors are {', '.join(EXECUTORS)}"
-        raise ValueError(f"there is no executor {executor!r}{hint}")
-    if executor == "native":
-        if device.type != "cpu":
-            raise ValueError(f"executor 'native' runs on CPU images, got images on {device}; use 'batch' or 'auto'")
-        if native.unavailable_reason():
-            raise ValueError(f"executor 'native' cannot run: {native.unavailable_reason()}; use 'batch' or 'auto'")
-    if executor == "fused" and _no_fused(device):
-        raise ValueError(f"executor 'fused' cannot run on {device}: {_no_fused(device)}; use 'batch' or 'auto'")
+    check_executor(executor, device)
     ops = tuple(ops)
     own = [name for name in ops if lookup(name).kind is Kind.OWN]
     if own and executor in ("native", "fused"):
@@ -224,6 +215,31 @@ def choose_executor(executor: str, device: torch.device, ops: Iterable[str] = ()
         _say_once(f"augmenting with executor 'batch', the slower one on a CPU: {native.unavailable_reason()}")
         return "batch"
     return "native"
+
+
+def check_executor(executor: str, device: torch.device) -> None:
+    """Raise a ValueError if there is no executor of this name, or if it cannot run on a device."""
+    if executor not in EXECUTORS:
+        hint = nearest_name(executor, EXECUTORS) or f"; the executors are {', '.join(EXECUTORS)}"
+        raise ValueError(f"there is no executor {executor!r}{hint}")
+    if executor == "native":
+        if device.type != "cpu":
+            raise ValueError(f"executor 'native' runs on CPU images, got images on {device}; use 'batch' or 'auto'")
+        if native.unavailable_reason():
+            raise ValueError(f"executor 'native' cannot run: {native.unavailable_reason()}; use 'batch' or 'auto'")
+    if executor == "fused" and _no_fused(device):
+        raise ValueError(f"executor 'fused' cannot run on {device}: {_no_fused(device)}; use 'batch' or 'auto'")
+
+
+def one_by_one() -> str:
+    """Return what augments single images on a CPU: ``native``, or ``pil`` where there is no Numba.
+
+    Pillow is faster than ``batch`` there, which is for batches.
+    """
+    if not native.unavailable_reason():
+        return "native"
+    _say_once(f"augmenting single images with Pillow, the slower way: {native.unavailable_reason()}")
+    return "pil"
 
 
 def _no_fused(device: torch.device) -> str:
@@ -260,7 +276,8 @@ def _check_size(images: Tensor, program: Program) -> None:
         check_size(["Rotate90"] if bool((program.op == _ROTATE_90).any()) else [], (height, width))
 
 
-def _checked_fill(fill: tuple[int, int, int]) -> tuple[int, int, int]:
+def checked_fill(fill: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Return a fill colour, or raise a ValueError."""
     values = tuple(fill) if isinstance(fill, Iterable) else (fill,) * 3
     if len(values) != 3 or not all(isinstance(v, int) and 0 <= v <= 255 for v in values):
         raise ValueError(f"fill must be three whole numbers from 0 to 255 (red, green, blue), got {fill!r}")

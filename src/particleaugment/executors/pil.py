@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
+
 import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageEnhance, ImageOps
@@ -30,15 +33,39 @@ def run(images: Tensor, program: Program, resample: int, fill: tuple[int, int, i
     patches = None if program.patch is None else program.patch.tolist()
     output = np.empty_like(arrays)
     for i, (ops, args) in enumerate(zip(program.op.tolist(), program.arg.tolist())):
-        image = Image.fromarray(arrays[i])
-        for k, (op, arg, code) in enumerate(zip(ops, args, codes[i])):
-            if patches is not None and by_index(op).kind is Kind.PATCH:
-                image = _cutout(image, patches[i][k], grey=channels == 1)
-            else:
-                image = apply_op(image, op, arg, resample if code == UNSET else code, fill)
-        output[i] = np.asarray(image)
+        chosen = [resample if code == UNSET else code for code in codes[i]]
+        patch = None if patches is None else patches[i]
+        output[i] = np.asarray(run_image(Image.fromarray(arrays[i]), ops, args, chosen, patch, fill, channels == 1))
     result = torch.from_numpy(output).permute(0, 3, 1, 2)[:, :channels]
     return result.contiguous().to(images.device)
+
+
+def run_image(
+    image: Image.Image,
+    ops: Sequence[int],
+    args: Sequence[float],
+    codes: Sequence[int],
+    patches: Sequence[Sequence[int]] | None,
+    fill: tuple[int, int, int],
+    grey: bool,
+) -> Image.Image:
+    """Run the program of one RGB image.
+
+    Args:
+        image: The image; it is returned as it is if no op changes it.
+        ops: Op indices.
+        args: Their arguments.
+        codes: Their filters.
+        patches: What Cutout paints, five numbers per slot, or None.
+        fill: Colour of what geometric ops bring in.
+        grey: Whether the image is a grey one, and Cutout's colours become grey.
+    """
+    for k, (op, arg, code) in enumerate(zip(ops, args, codes)):
+        if patches is not None and by_index(op).kind is Kind.PATCH:
+            image = _cutout(image, patches[k], grey)
+        else:
+            image = apply_op(image, op, arg, code, fill)
+    return image
 
 
 def apply_op(image: Image.Image, op: int, arg: float, resample: int, fill: tuple[int, int, int]) -> Image.Image:
@@ -65,11 +92,16 @@ def apply_op(image: Image.Image, op: int, arg: float, resample: int, fill: tuple
     if name == "Posterize" and arg >= 1:
         return ImageOps.posterize(image, int(arg))
     # SolarizeAdd has no function in Pillow, and its posterize refuses 0 bits.
+    return image.point(_table(op, arg))
+
+
+@lru_cache(maxsize=64)
+def _table(op: int, arg: float) -> list[int]:
     table = pointwise_table(torch.tensor([op], device="cpu"), torch.tensor([arg], dtype=torch.float64, device="cpu"))[0]
-    return image.point(table.tolist() * 3)
+    return table.tolist() * 3
 
 
-def _cutout(image: Image.Image, patch: list[int], grey: bool) -> Image.Image:
+def _cutout(image: Image.Image, patch: Sequence[int], grey: bool) -> Image.Image:
     left, top, right, bottom, packed = patch
     if left >= right or top >= bottom:
         return image
@@ -85,12 +117,17 @@ def _geometric(
 ) -> Image.Image:
     if name in ("Rotate", "Rotate90"):
         return image.rotate(arg, resample=resample, fillcolor=fill)
-    width, height = image.size
-    fraction = torch.tensor(arg, dtype=torch.float64, device="cpu")
-    matrix = {
-        "ShearX": (1, arg, 0, 0, 1, 0),
-        "ShearY": (1, 0, 0, arg, 1, 0),
-        "TranslateX": (1, 0, float(pixels_shifted(fraction, width)), 0, 1, 0),
-        "TranslateY": (1, 0, 0, 0, 1, float(pixels_shifted(fraction, height))),
-    }[name]
+    if name == "ShearX":
+        matrix = (1.0, arg, 0.0, 0.0, 1.0, 0.0)
+    elif name == "ShearY":
+        matrix = (1.0, 0.0, 0.0, arg, 1.0, 0.0)
+    elif name == "TranslateX":
+        matrix = (1.0, 0.0, _shift(arg, image.width), 0.0, 1.0, 0.0)
+    else:
+        matrix = (1.0, 0.0, 0.0, 0.0, 1.0, _shift(arg, image.height))
     return image.transform(image.size, Image.Transform.AFFINE, matrix, resample=resample, fillcolor=fill)
+
+
+@lru_cache(maxsize=256)
+def _shift(fraction: float, side: int) -> float:
+    return float(pixels_shifted(torch.tensor(fraction, dtype=torch.float64, device="cpu"), side))

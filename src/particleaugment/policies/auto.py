@@ -11,6 +11,7 @@ from torch import Tensor
 
 from particleaugment.core.program import Program
 from particleaugment.policies.base import Policy, get_semantics
+from particleaugment.policies.plan import DrawPlan
 from particleaugment.policies.subpolicies import SubPolicies, SubPolicy
 from particleaugment.policies.tables import DrawTables
 from particleaugment.util.hints import nearest_name
@@ -136,3 +137,7 @@ class AutoAugment(Policy):
     def tables(self, size: tuple[int, int]) -> DrawTables | None:
         """Return the kernel's tables; see :meth:`Policy.tables`."""
         return self.sub_policies.tables(size)
+
+    def plan(self) -> DrawPlan:
+        """Return what single samples are drawn from; see :meth:`Policy.plan`."""
+        return self.sub_policies.plan()

@@ -18,6 +18,7 @@ from particleaugment.core import semantics
 from particleaugment.core.ops import lookup, op_indices
 from particleaugment.core.program import Program
 from particleaugment.core.random import Stream, standard_normal, uniforms
+from particleaugment.policies.plan import DrawPlan
 from particleaugment.policies.tables import DrawTables
 from particleaugment.util.atomic import replacing
 from particleaugment.util.hints import nearest_name
@@ -76,6 +77,10 @@ class Policy(ABC):
         Args:
             size: Height and width of the images.
         """
+        return None
+
+    def plan(self) -> DrawPlan | None:
+        """Return what single samples are drawn from, fast, or None where only :meth:`sample` can draw them."""
         return None
 
     if TYPE_CHECKING:

@@ -23,6 +23,7 @@ from particleaugment.policies.base import (
     get_semantics,
     listed,
 )
+from particleaugment.policies.plan import DrawPlan
 from particleaugment.policies.rand import _indices
 from particleaugment.policies.schedule import EpochPolicies
 from particleaugment.policies.subpolicies import SubPolicies
@@ -121,6 +122,18 @@ class Mixture(Policy):
             gate=self._gates().contiguous(),
             choices=len(self.ops),
             levels=_LEVELS,
+            random_code=self.resample == "random",
+        )
+
+    def plan(self) -> DrawPlan:
+        """Return what single samples are drawn from; see :meth:`Policy.plan`."""
+        return DrawPlan(
+            kind=Draw.RANDOM_LEVELS,
+            slots=len(self.slots),
+            ops=self.ops,
+            mapping=get_semantics(self.semantics),
+            levels=self._levels().tolist(),
+            gates=self._gates().flatten().tolist(),
             random_code=self.resample == "random",
         )
 

@@ -26,6 +26,7 @@ from particleaugment.policies.base import (
     listed,
     places,
 )
+from particleaugment.policies.plan import DrawPlan
 from particleaugment.policies.rand import _indices
 from particleaugment.policies.subpolicies import SubPolicies
 from particleaugment.policies.tables import Draw, DrawTables, both_signs
@@ -164,6 +165,22 @@ class ParticlePolicy(Policy):
             edges=edges,
             rows=len(particles),
             random_code=self.resample == "random",
+        )
+
+    def plan(self) -> DrawPlan:
+        """Return what single samples are drawn from; see :meth:`Policy.plan`."""
+        particles, edges = self._constants(torch.device("cpu"))
+        return DrawPlan(
+            kind=Draw.PARTICLES,
+            slots=len(self.ops),
+            ops=self.ops,
+            mapping=get_semantics(self.semantics),
+            levels=[self.m],
+            gates=particles.flatten().tolist(),
+            rows=len(particles),
+            edges=edges.tolist(),
+            random_code=self.resample == "random",
+            random_order=self.order == "random",
         )
 
     @property

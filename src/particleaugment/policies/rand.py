@@ -27,6 +27,7 @@ from particleaugment.policies.base import (
     get_semantics,
     places,
 )
+from particleaugment.policies.plan import DrawPlan
 from particleaugment.policies.tables import Draw, DrawTables, both_signs
 
 __all__ = ["Identity", "RandAugment"]
@@ -58,6 +59,10 @@ class Identity(Policy):
         """Return the kernel's tables; see :meth:`Policy.tables`."""
         no_op = torch.zeros(1, dtype=torch.int64, device="cpu")
         return DrawTables(Draw.RANDOM_OPS, 0, no_op, torch.zeros(1, 2, dtype=torch.float64, device="cpu"))
+
+    def plan(self) -> DrawPlan:
+        """Return what single samples are drawn from; see :meth:`Policy.plan`."""
+        return DrawPlan(kind=Draw.RANDOM_OPS, slots=0, ops=("Identity",), mapping=get_semantics("timm"), levels=[0.0])
 
 
 @dataclass(frozen=True)
@@ -171,6 +176,22 @@ class RandAugment(Policy):
             both_signs(self.semantics, self.ops, choice, levels, size),
             gate=torch.tensor([self.p], dtype=torch.float64, device="cpu") if self.p < 1 else None,
             choices=len(self.ops),
+            random_code=self.resample == "random",
+        )
+
+    def plan(self) -> DrawPlan:
+        """Return what single samples are drawn from; see :meth:`Policy.plan`."""
+        mapping = get_semantics(self.semantics)
+        return DrawPlan(
+            kind=Draw.RANDOM_OPS,
+            slots=self.n,
+            ops=self.ops,
+            mapping=mapping,
+            levels=[float(self.m)],
+            gates=[self.p] if self.p < 1 else None,
+            rates=self.op_weights,
+            spread=self.m_std,
+            highest=mapping.top if self.m_max is None else self.m_max,
             random_code=self.resample == "random",
         )
 

@@ -27,6 +27,7 @@ from particleaugment.policies.base import (
     interval_edges,
     places,
 )
+from particleaugment.policies.plan import DrawPlan
 from particleaugment.policies.rand import _indices
 from particleaugment.policies.tables import Draw, DrawTables, both_signs
 
@@ -145,6 +146,24 @@ class SubPolicies(Policy):
             both_signs(self.semantics, rows.names, rows.choice, rows.level, size),
             gate=rows.probability,
             rows=len(rows.choice),
+            random_code=self.resample == "random",
+        )
+
+    def plan(self) -> DrawPlan:
+        """Return what single samples are drawn from; see :meth:`Policy.plan`."""
+        mapping, rows = get_semantics(self.semantics), _tables(self.sub_policies, torch.device("cpu"), self.weights)
+        return DrawPlan(
+            kind=Draw.ROWS,
+            slots=rows.choice.shape[1],
+            ops=rows.names,
+            mapping=mapping,
+            levels=rows.level.flatten().tolist(),
+            gates=rows.probability.flatten().tolist(),
+            names=rows.choice.flatten().tolist(),
+            rows=len(rows.choice),
+            edges=None if rows.edges is None else rows.edges.tolist(),
+            spread=self.m_std,
+            highest=mapping.top,
             random_code=self.resample == "random",
         )
 

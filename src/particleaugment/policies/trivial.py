@@ -22,6 +22,7 @@ from particleaugment.policies.base import (
     checked_size,
     get_semantics,
 )
+from particleaugment.policies.plan import DrawPlan
 from particleaugment.policies.rand import _indices
 from particleaugment.policies.tables import Draw, DrawTables, both_signs
 
@@ -109,6 +110,18 @@ class TrivialAugment(Policy):
             both_signs(self.semantics, self.ops, choice, levels, size),
             choices=len(self.ops),
             levels=count,
+            random_code=self.resample == "random",
+        )
+
+    def plan(self) -> DrawPlan:
+        """Return what single samples are drawn from; see :meth:`Policy.plan`."""
+        mapping = get_semantics(self.semantics)
+        return DrawPlan(
+            kind=Draw.RANDOM_LEVELS,
+            slots=self.n,
+            ops=self.ops,
+            mapping=mapping,
+            levels=[float(level) for level in range(int(mapping.top) + 1)],
             random_code=self.resample == "random",
         )
 

@@ -12,6 +12,7 @@ from torch.utils.data import Dataset
 
 from particleaugment.augment.batch import Augment
 from particleaugment.augment.image import sample_id
+from particleaugment.augment.one_image import OneImage
 from particleaugment.augment.transforms import Transform
 from particleaugment.data.samples import Samples, to_uint8
 from particleaugment.executors.steps import Steps
@@ -56,14 +57,14 @@ class SearchAugment(Augment):
         self.division, self._measuring = division, False
 
     def with_steps(
-        self, images: Tensor, ids: Tensor | None = None, *, wanted: bool = True
-    ) -> tuple[Tensor, Steps | None]:
-        """Augment a batch of the search's samples; every way in comes through here."""
+        self, images: Tensor | OneImage, ids: Tensor | int | None = None, *, wanted: bool = True
+    ) -> tuple[Any, Steps | None]:
+        """Augment a batch of the search's samples, or one of them; every way in comes through here."""
         if self.training:
             self._check(ids)
         return super().with_steps(images, ids, wanted=wanted)
 
-    def _check(self, ids: Tensor | None) -> None:
+    def _check(self, ids: Tensor | int | None) -> None:
         if self._measuring:
             raise ValueError(
                 "the train_set augments its images by this search, so a filter step would measure augmented ones; make "
