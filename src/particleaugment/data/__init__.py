@@ -34,7 +34,6 @@ __all__ = [
     "channel_statistics",
     "disjoint_stratified_subsets",
     "epoch_permutation",
-    "find_files",
     "folder_statistics",
     "hold_out",
     "list_folder",
