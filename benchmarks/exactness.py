@@ -3,7 +3,8 @@
     python benchmarks/exactness.py --images 1000000
 
 The images, arguments and programs are those of tests/exact, drawn from another seed: every op alone with every filter,
-its special arguments first, then random ones; and chains of one to six random ops on colour and grey images.
+its special arguments first, then random ones; and chains of one to six random ops on colour and grey images. Every
+image also goes alone through the compiled loops, as in a loader's worker.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from common import write
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "exact"))
 
-from cases import GEOMETRIC, SIZES, Tally, chains, names_for, singles  # type: ignore[import-not-found]
+from cases import GEOMETRIC, ONE_BY_ONE, SIZES, Tally, chains, names_for, singles  # type: ignore[import-not-found]
 
-EXECUTORS = ("native", "batch", "pil")
+EXECUTORS = ("native", "batch", "pil", ONE_BY_ONE)
 SINGLES = dict(zip(SIZES, (400, 400, 400, 400, 60, 6)))
 CHAINS = dict(zip(SIZES, (800, 800, 1600, 1600, 200, 6)))
 

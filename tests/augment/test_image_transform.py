@@ -6,6 +6,8 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -268,6 +270,52 @@ def test_a_change_within_an_epoch_reaches_what_is_not_prefetched():
     ahead = 1 + workers * prefetch
     assert torch.equal(rest[ahead - 1 :], new[ahead:])
     assert all(torch.equal(rest[i - 1], old[i]) or torch.equal(rest[i - 1], new[i]) for i in range(1, ahead))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_fork_while_another_thread_compiles_does_not_block():
+    numba = pytest.importorskip("numba")
+    from numba.core.compiler_lock import global_compiler_lock
+
+    pa.ImageTransform(STRONG)(IMAGES[0])
+    held, child = threading.Event(), 0
+
+    def compile_for_a_while():
+        with global_compiler_lock:
+            held.set()
+            time.sleep(0.5)
+
+    thread = threading.Thread(target=compile_for_a_while)
+    thread.start()
+    held.wait()
+    child = os.fork()
+    if child == 0:
+        try:
+            numba.njit(lambda x: x + 1)(1)
+        finally:
+            os._exit(0)
+    thread.join()
+    deadline = threading.Timer(60, os.kill, (child, 9))
+    deadline.start()
+    _, status = os.waitpid(child, 0)
+    deadline.cancel()
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_a_single_image_wakes_no_other_thread():
+    transform = pa.ImageTransform(STRONG)
+    transform(pillow(IMAGES[0]), id=0)
+    found, threads = [], torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        before = threading.active_count()
+        for i in range(COUNT):
+            transform(pillow(IMAGES[i]), id=i)
+            found.append(threading.active_count())
+    finally:
+        torch.set_num_threads(threads)
+    assert set(found) == {before}
 
 
 @pytest.mark.parametrize("persistent", [False, True])

@@ -12,6 +12,8 @@ from PIL import Image
 from sklearn.datasets import load_digits, load_sample_images
 
 import particleaugment as pa
+from particleaugment.augment.one_image import OneImage
+from particleaugment.policies.plan import Drawn
 
 NAMES = (
     ("Identity", "AutoContrast", "Equalize", "Rotate", "Solarize", "SolarizeAdd", "Color", "Contrast", "Brightness")
@@ -19,6 +21,8 @@ NAMES = (
 )  # fmt: skip
 GEOMETRIC = ("Rotate", "ShearX", "ShearY", "TranslateX", "TranslateY")
 KINDS = ("random", "smooth", "constant", "two-valued", "digit", "photo")
+ONE_BY_ONE = "one by one"
+"""Stands for an executor: compiled loops on single Pillow images, as ``ImageTransform`` calls them."""
 SMALL = ((1, 1), (2, 3), (17, 23), (32, 32))
 SIZES = (*SMALL, (64, 48), (224, 224))
 
@@ -149,6 +153,30 @@ class Case:
         return oracle.run(self.images, self.names, self.args.tolist(), self.codes.tolist(), self.fill)
 
 
+def as_kind(pixels: np.ndarray, kind: str) -> object:
+    """An image [C, H, W] as a Pillow image, an array or a tensor."""
+    if kind == "tensor":
+        return torch.from_numpy(np.array(pixels))
+    array = np.ascontiguousarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0))
+    return Image.fromarray(array) if kind == "pillow" else array
+
+
+def as_planes(image: object) -> np.ndarray:
+    array = np.asarray(image)
+    return array if isinstance(image, torch.Tensor) else array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
+
+
+def run_one_by_one(case: Case, kind: str, compiled: bool) -> np.ndarray:
+    program, images = case.program(), []
+    for i, pixels in enumerate(case.images):
+        drawn = Drawn(program.op[i].numpy(), program.arg[i].numpy(), program.resample[i].numpy(), None)
+        given = as_kind(pixels, kind)
+        before = as_planes(given).copy()
+        images.append(as_planes(OneImage(given).run(drawn, case.fill, compiled)))
+        assert np.array_equal(as_planes(given), before), "the given image is never changed"
+    return np.stack(images)
+
+
 @dataclass
 class Tally:
     """How many images and masks were compared with Pillow's, on which executors, and how many differed."""
@@ -162,7 +190,12 @@ class Tally:
         """Compare executors with Pillow, and fail if a pixel of any differs."""
         images, program, expected = torch.from_numpy(np.array(case.images)), case.program(), case.expected()
         self.images += len(case)
-        outputs = {name: pa.apply(images, program, executor=name, fill=case.fill).numpy() for name in executors}
+        outputs = {
+            name: run_one_by_one(case, "pillow", compiled=True)
+            if name == ONE_BY_ONE
+            else pa.apply(images, program, executor=name, fill=case.fill).numpy()
+            for name in executors
+        }
         failures = [self.compare(executor, case, output, expected) for executor, output in outputs.items()]
         assert not any(failures), "\n".join(filter(None, failures))
 

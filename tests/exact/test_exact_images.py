@@ -3,41 +3,14 @@
 import numpy as np
 import pytest
 import torch
-from cases import SIZES, Case, chains, pool
-from PIL import Image
+from cases import SIZES, Case, as_kind, as_planes, chains, pool, run_one_by_one
 
 import particleaugment as pa
-from particleaugment.augment.one_image import OneImage
 from particleaugment.executors import native
-from particleaugment.policies.plan import Drawn
 
 FEW = dict(zip(SIZES, (60, 60, 80, 120, 24, 8)))
 MANY = dict(zip(SIZES, (600, 600, 900, 1600, 240, 40)))
 POLICIES = ("trivial", "rand-m9-n3-inc1", "rand-m6-n2-mstd1-inc1", "rand-m7-n3-tweights", "original", "v0")
-
-
-def as_kind(pixels: np.ndarray, kind: str) -> object:
-    """An image [C, H, W] as a Pillow image, an array or a tensor."""
-    if kind == "tensor":
-        return torch.from_numpy(np.array(pixels))
-    array = np.ascontiguousarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0))
-    return Image.fromarray(array) if kind == "pillow" else array
-
-
-def as_planes(image: object) -> np.ndarray:
-    array = np.asarray(image)
-    return array if isinstance(image, torch.Tensor) else array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
-
-
-def run_one_by_one(case: Case, kind: str, compiled: bool) -> np.ndarray:
-    program, images = case.program(), []
-    for i, pixels in enumerate(case.images):
-        drawn = Drawn(program.op[i].numpy(), program.arg[i].numpy(), program.resample[i].numpy(), None)
-        given = as_kind(pixels, kind)
-        before = as_planes(given).copy()
-        images.append(as_planes(OneImage(given).run(drawn, case.fill, compiled)))
-        assert np.array_equal(as_planes(given), before), "the given image is never changed"
-    return np.stack(images)
 
 
 def check(tally, counts: dict[tuple[int, int], int], size: tuple[int, int], kind: str, channels: int) -> None:

@@ -17,8 +17,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from particleaugment.augment.batch import Augment
 from particleaugment.bench.peers import timm_transform, torchvision_transform
-from particleaugment.executors import apply, native
+from particleaugment.executors import native
 from particleaugment.policies import RandAugment
 from particleaugment.policies.parse import TIMM_OPS
 from particleaugment.util.timing import rate, seconds
@@ -70,15 +71,13 @@ def pictures_of(images: Tensor) -> list[Image.Image]:
 
 def augmentation(images: Tensor, executor: str, seed: int) -> Callable[[], None]:
     """Return what draws the next epoch's programs and applies them."""
-    policy, ids = RandAugment(n=3, m=9, ops=TIMM_OPS), torch.arange(len(images))
-    size, epoch = (images.shape[2], images.shape[3]), 0
+    augment, ids = Augment(RandAugment(n=3, m=9, ops=TIMM_OPS), seed, executor=executor), torch.arange(len(images))
 
-    def augment() -> None:
-        nonlocal epoch
-        epoch += 1
-        apply(images, policy.sample(ids, epoch, seed, size), executor)
+    def next_epoch() -> None:
+        augment.set_epoch(augment.epoch + 1)
+        augment(images, ids)
 
-    return augment
+    return next_epoch
 
 
 def each(transform: Callable[..., object], images: Iterable[object]) -> None:

@@ -1,8 +1,7 @@
-"""The one path from an op's argument to the numbers that its arithmetic uses.
+"""The path from an op's argument to the numbers that its arithmetic uses.
 
-Every executor takes its affine matrices, tables and blend factors from here (Pillow itself, for the executor that calls
-it), so that a pixel can differ between two executors only through a mistake in their inner loops, and the exactness
-suite would show it.
+Executors in Python take their affine matrices, tables and blend factors from here. The compiled loops and the CUDA
+kernels compute the same numbers themselves; tests compare them with these, and the exactness suite with Pillow.
 """
 
 from __future__ import annotations

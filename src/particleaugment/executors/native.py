@@ -28,9 +28,14 @@ _FEWEST_BYTES = 1 << 15
 def unavailable_reason() -> str:
     """Return why the executor cannot run here, or an empty string."""
     try:
-        import numba  # noqa: F401
+        from numba.core.compiler_lock import global_compiler_lock as compiling
     except ImportError:
         return "Numba is not installed (pip install 'particleaugment[fast]')"
+    if hasattr(os, "register_at_fork"):
+        # A process that is forked while another thread compiles would wait for ever for a lock that nobody holds.
+        os.register_at_fork(
+            before=compiling.acquire, after_in_parent=compiling.release, after_in_child=compiling.release
+        )
     return ""
 
 
