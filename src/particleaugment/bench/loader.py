@@ -26,6 +26,7 @@ from particleaugment.augment.image import ImageTransform
 from particleaugment.bench.cpu import each, generated_images, pictures_of, threads_restored
 from particleaugment.bench.peers import timm_transform, torchvision_trivial
 from particleaugment.data.decode import RandomResizedCrop
+from particleaugment.util.reading import open_file
 from particleaugment.util.timing import rate
 
 __all__ = ["STRING", "batch_rows", "image_rows", "loader_rows"]
@@ -110,7 +111,7 @@ class _Jpegs(Dataset[Tensor]):
         return len(self.paths)
 
     def __getitem__(self, index: int) -> Tensor:
-        with open(self.paths[index], "rb") as file:
+        with open_file(self.paths[index]) as file:
             image = Image.open(file).convert("RGB")
         image = image.resize((_CROP, _CROP), Image.Resampling.BILINEAR, box=self.boxes[index])
         if self.transform is not None:
