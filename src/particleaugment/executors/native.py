@@ -28,6 +28,7 @@ _FEWEST_BYTES = 1 << 15
 def unavailable_reason() -> str:
     """Return why the executor cannot run here, or an empty string."""
     try:
+        import numba  # noqa: F401
         from numba.core.compiler_lock import global_compiler_lock as compiling
     except ImportError:
         return "Numba is not installed (pip install 'particleaugment[fast]')"
