@@ -91,7 +91,7 @@ def main() -> None:
         "images": single_rows(rounds, seed),
         "without_numba": rows_without_numba(rounds, seed),
         "batches": [row for size, batch in BATCHES.items() for row in batch_rows(size, batch, rounds, seed)],
-        "loaders": list(loader_rows(FILES, WORKERS, max(3, rounds // 3), seed)),
+        "loaders": list(loader_rows(FILES, WORKERS, max(3, rounds // 2), seed)),
     }
     for name, rows in results.items():
         for row in rows:

@@ -169,7 +169,7 @@ def as_planes(image: object) -> np.ndarray:
 def run_one_by_one(case: Case, kind: str, compiled: bool) -> np.ndarray:
     program, images = case.program(), []
     for i, pixels in enumerate(case.images):
-        drawn = Drawn(program.op[i].numpy(), program.arg[i].numpy(), program.resample[i].numpy(), None)
+        drawn = Drawn(*(part[i : i + 1].numpy() for part in (program.op, program.arg, program.resample)), None)
         given = as_kind(pixels, kind)
         before = as_planes(given).copy()
         images.append(as_planes(OneImage(given).run(drawn, case.fill, compiled)))

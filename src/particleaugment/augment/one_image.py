@@ -18,7 +18,6 @@ from particleaugment.policies.plan import Drawn
 
 __all__ = ["OneImage"]
 
-_PLANAR, _INTERLEAVED, _PACKED = 0, 1, 2  # as in executors/_kernels.py
 _LITTLE = sys.byteorder == "little"
 
 
@@ -87,25 +86,21 @@ class OneImage:
         return Image.fromarray(array) if self.picture is not None else array
 
     def _compiled(self, drawn: Drawn, colour: tuple[int, int, int]) -> Any:
-        height, width = self.size
-        picture, layout = self.picture, _PLANAR
+        picture, layout = self.picture, native.PLANAR
         if picture is not None and self.channels == 3 and _LITTLE:
             if not drawn.op.any():
                 return picture.copy()
-            layout, source = _PACKED, np.frombuffer(picture.tobytes("raw", "RGBX"), np.uint8)
+            # A copy that may be written to: for another type of array everything would be compiled once more.
+            layout, source = native.PACKED, np.frombuffer(bytearray(picture.tobytes("raw", "RGBX")), np.uint8)
         elif picture is not None or self._tensor is None:
-            array = np.ascontiguousarray(picture if picture is not None else self.given)
-            layout, source = (_INTERLEAVED if self.channels == 3 else _PLANAR), array.reshape(-1)
+            array = np.array(picture if picture is not None else self.given, order="C")
+            layout, source = (native.INTERLEAVED if self.channels == 3 else native.PLANAR), array.reshape(-1)
         else:
             source = self._tensor.contiguous().numpy().reshape(-1)
-        result = np.empty(source.size, np.uint8)
-        slots = len(drawn.op)
-        patch = np.empty((slots, 5), np.int64) if drawn.patch is None else drawn.patch.reshape(slots, 5)
-        native.kernels().run_image(
-            source, layout, self.channels, height, width, drawn.op, drawn.arg, drawn.code, patch,
-            native.packed_colour(colour), result,
-        )  # fmt: skip
-        if layout == _PACKED:
+        height, width = self.size
+        program = (drawn.op, drawn.arg, drawn.code, drawn.patch)
+        result = native.run_image(source, layout, self.channels, height, width, *program, colour)
+        if layout == native.PACKED:
             return Image.frombytes("RGB", (width, height), result, "raw", "RGBX")  # type: ignore[arg-type]
         if self._tensor is not None:
             return torch.from_numpy(result).view(self._tensor.shape).as_subclass(type(self.given))
@@ -113,14 +108,14 @@ class OneImage:
         return Image.fromarray(shaped) if picture is not None else shaped.reshape(self.given.shape)
 
     def _by_pillow(self, drawn: Drawn, colour: tuple[int, int, int]) -> Any:
-        drawn, grey, picture = drawn.lists(), self.channels == 1, self.picture
+        ops, args, codes, patches = drawn.lists()
+        grey, picture = self.channels == 1, self.picture
         if picture is None:
             pixels = self.tensor()
             array = pixels[0].numpy() if grey else pixels.permute(1, 2, 0).contiguous().numpy()
             picture = Image.fromarray(array)
-        patches = None if drawn.patch is None else [drawn.patch[5 * k : 5 * k + 5] for k in range(len(drawn.op))]
         whole = picture.convert("RGB") if grey else picture
-        result = pil.run_image(whole, drawn.op, drawn.arg, drawn.code, patches, colour, grey)
+        result = pil.run_image(whole, ops, args, codes, patches, colour, grey)
         if result is whole and not grey:
             result = picture.copy()
         elif grey:

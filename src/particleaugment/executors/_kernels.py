@@ -15,6 +15,7 @@ from numba import njit
 from particleaugment.core.ops import TABLE, Kind, lookup
 from particleaugment.executors._geometry_kernels import OPAQUE, affine, quarter_turns, resample
 from particleaugment.executors.coefficients import INVERT, POSTERIZE, SOLARIZE, SOLARIZE_ADD
+from particleaugment.executors.native import PACKED, PLANAR
 
 _AUTOCONTRAST, _EQUALIZE, _COLOR, _CONTRAST, _BRIGHTNESS, _SHARPNESS = (
     lookup(name).index for name in ("AutoContrast", "Equalize", "Color", "Contrast", "Brightness", "Sharpness")
@@ -22,8 +23,6 @@ _AUTOCONTRAST, _EQUALIZE, _COLOR, _CONTRAST, _BRIGHTNESS, _SHARPNESS = (
 _IDENTITY, _CUTOUT, _FLIP_X, _FLIP_Y = (lookup(name).index for name in ("Identity", "Cutout", "FlipX", "FlipY"))
 _IS_GEOMETRIC = np.array([op.kind is Kind.GEOMETRIC for op in TABLE])
 _BYTE, _GREEN, _BLUE = np.uint32(255), np.uint32(8), np.uint32(16)
-PLANAR, INTERLEAVED, PACKED = 0, 1, 2
-"""How bytes are laid out: plane by plane, pixel by pixel, or pixel by pixel with a fourth byte."""
 
 # Numba keys its cache on disk by the text of the file that a function is in, not of those that it calls: without this,
 # a changed geometry would leave old code in use. A test compares it with that file.
@@ -34,43 +33,31 @@ _compile: Any = njit(cache=True, nogil=True, error_model="numpy")
 
 @_compile
 def run_images(
-    images: Any, op: Any, arg: Any, code: Any, patch: Any, fill: Any, output: Any, start: int, stop: int
-) -> None:
-    """Run the programs of images ``start`` to ``stop`` of ``[B, C, H, W]``, writing ``output``."""
-    channels, height, width = images.shape[1:]
-    buffers = np.empty((2, height * width), np.uint32)
-    for i in range(start, stop):
-        given, result = images[i].reshape(images[i].size), output[i].reshape(output[i].size)
-        if _runs(op[i]) == 0:
-            result[:] = given
-            continue
-        _pack(given, channels, PLANAR, buffers[0])
-        _unpack(
-            _run(buffers[0], buffers[0], buffers[1], channels, height, width, op[i], arg[i], code[i], patch[i], fill),
-            channels, PLANAR, result,
-        )  # fmt: skip
-
-
-@_compile
-def run_image(
-    given: Any, layout: int, channels: int, height: int, width: int, op: Any, arg: Any, code: Any, patch: Any,
-    fill: Any, result: Any,
+    images: Any, layout: int, channels: int, height: int, width: int, op: Any, arg: Any, code: Any, patch: Any,
+    fill: Any, output: Any, start: int, stop: int,
 ) -> None:  # fmt: skip
-    """Run the program of one image, whose bytes are laid out in one of the three ways, as the result's are."""
-    runs = _runs(op)
-    if runs == 0:
-        result[:] = given
-        return
-    if layout == PACKED:
-        # The last op writes the result; the given pixels are read and never written.
-        scratch, target = np.empty(height * width if runs > 1 else 1, np.uint32), result.view(np.uint32)
-        first, second = (target, scratch) if runs % 2 == 1 else (scratch, target)
-        _run(given.view(np.uint32), second, first, channels, height, width, op, arg, code, patch, fill)
-        return
-    buffers = np.empty((2, height * width), np.uint32)
-    _pack(given, channels, layout, buffers[0])
-    last = _run(buffers[0], buffers[0], buffers[1], channels, height, width, op, arg, code, patch, fill)
-    _unpack(last, channels, layout, result)
+    """Run the programs of images ``start`` to ``stop``, rows of bytes in one of the three layouts, as the output's.
+
+    Everything is compiled for this one function: batches and single images call it with the same types.
+    """
+    packed = layout == PACKED
+    buffers = np.empty((1 if packed else 2, height * width), np.uint32)
+    for i in range(start, stop):
+        runs = _runs(op[i])
+        if runs == 0:
+            output[i] = images[i]
+        elif packed:
+            # The last op writes the output; the given pixels are read and never written.
+            target, spare = output[i].view(np.uint32), buffers[0]
+            if runs % 2 == 0:
+                target, spare = spare, target
+            given = images[i].view(np.uint32)
+            _run(given, spare, target, channels, height, width, op[i], arg[i], code[i], patch[i], fill)
+        else:
+            first, second = buffers[0], buffers[1]
+            _pack(images[i], channels, layout, first)
+            last = _run(first, first, second, channels, height, width, op[i], arg[i], code[i], patch[i], fill)
+            _unpack(last, channels, layout, output[i])
 
 
 @_compile

@@ -19,6 +19,8 @@ from particleaugment.core.program import UNSET, Program
 
 Array = NDArray[Any]
 
+PLANAR, INTERLEAVED, PACKED = 0, 1, 2
+"""How an image's bytes are laid out: plane by plane, pixel by pixel, or pixel by pixel with a fourth byte, of 255."""
 _PARTS_PER_THREAD = 4
 _FEWEST_BYTES = 1 << 15
 """What a part of a batch has at least: a smaller one costs more to hand over than it evens out."""
@@ -50,9 +52,37 @@ def run(images: Tensor, program: Program, resample: int, fill: tuple[int, ...]) 
         codes = np.where(given == UNSET, codes, given)
     patch = np.empty((len(op), 0, 5), np.int64) if program.patch is None else program.patch.contiguous().numpy()
     output = torch.empty_like(images)
-    arguments = (images.numpy(), op, arg, codes, patch, packed_colour(fill), output.numpy())
-    in_parts(kernels().run_images, arguments, len(images), images[0].numel())
+    count, (channels, height, width) = len(images), images.shape[1:]
+    given, result = images.numpy().reshape(count, -1), output.numpy().reshape(count, -1)
+    arguments = (given, PLANAR, channels, height, width, op, arg, codes, patch, packed_colour(fill), result)
+    in_parts(kernels().run_images, arguments, count, images[0].numel())
     return output
+
+
+def run_image(
+    given: Array, layout: int, channels: int, height: int, width: int, op: Array, arg: Array, code: Array,
+    patch: Array | None, fill: Sequence[int],
+) -> Array:  # fmt: skip
+    """Run the program of one image, on this thread, and return its bytes.
+
+    Args:
+        given: Its bytes, an array of one dimension that may be written to, though nobody does.
+        layout: How they are laid out.
+        channels: 1 or 3.
+        height: Its height.
+        width: Its width.
+        op: Op indices, ``[1, slots]``.
+        arg: Their arguments.
+        code: Their filters.
+        patch: What Cutout paints, ``[1, slots, 5]``, or None.
+        fill: Colour, or grey value, of what geometric ops bring in.
+    """
+    result = np.empty((1, given.size), np.uint8)
+    painted = np.empty((1, 0, 5), np.int64) if patch is None else patch
+    kernels().run_images(
+        given.reshape(1, -1), layout, channels, height, width, op, arg, code, painted, packed_colour(fill), result, 0, 1
+    )
+    return result.reshape(-1)
 
 
 def resampled(images: Tensor, matrix: Tensor, resample: int) -> Tensor:

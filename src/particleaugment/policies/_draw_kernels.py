@@ -207,9 +207,9 @@ def _in_order(keys: Any, start: int, count: int, slots: int, chosen: Any) -> Non
 def draw(
     whole: Any, spread: float, highest: float, ops: Any, rules: Any, names: Any, level: Any, gate: Any, edges: Any,
     seed: int, epoch: int, id: int, height: int, width: int, code: int, u: Any, chosen: Any, op: Any, arg: Any,
-    codes: Any, patch: Any, at: int,
+    codes: Any, patch: Any,
 ) -> None:  # fmt: skip
-    """Draw one sample's program into ``op``, ``arg``, ``codes`` and ``patch``, from slot ``at`` on.
+    """Draw one sample's program into ``op``, ``arg``, ``codes`` and ``patch``.
 
     Args:
         whole: The plan's whole numbers.
@@ -233,7 +233,6 @@ def draw(
         arg: Where arguments are written.
         codes: Where filters are written.
         patch: Where rectangles are written, five numbers per slot, if any op is Cutout.
-        at: The first slot.
     """
     kind, slots, choices, rows = whole[KIND], whole[SLOTS], whole[CHOICES], whole[ROWS]
     row, first, signs, gates, places = 0, 0, slots, 2 * slots, 3 * slots
@@ -271,10 +270,10 @@ def draw(
             level_at = _chosen(u[k], whole[LEVELS])
         else:
             gate_at = first + k
-        op[at + k], arg[at + k] = 0, 0.0
+        op[k], arg[k] = 0, 0.0
         if whole[PLACED]:
             for i in range(5):
-                patch[5 * (at + k) + i] = 0
+                patch[5 * k + i] = 0
         if whole[GATED] and not u[gates + k] < gate[gate_at]:
             continue
         value = level[level_at]
@@ -282,10 +281,10 @@ def draw(
             value = u[k] * value if spread == math.inf else value + _normal(u[k]) * spread
         value = min(max(value, 0.0), highest)
         sign = 1.0 if u[signs + k] < 0.5 else -1.0
-        op[at + k] = ops[entry]
-        arg[at + k] = _argument(rules, entry, value, sign, height, width)
+        op[k] = ops[entry]
+        arg[k] = _argument(rules, entry, value, sign, height, width)
         if whole[PLACED] and ops[entry] == _CUTOUT:
-            side, where = arg[at + k] * width, 5 * (at + k)
+            side, where = arg[k] * width, 5 * k
             left, right = _span(side, u[places + 2 * k], width, whole[PLACED] == 2)
             top, bottom = _span(side, u[places + 2 * k + 1], height, whole[PLACED] == 2)
             patch[where], patch[where + 1], patch[where + 2], patch[where + 3] = left, top, right, bottom
@@ -293,37 +292,37 @@ def draw(
     if whole[CODED]:
         _uniforms(seed, epoch, id, _INTERPOLATION, slots, 0, u)
         for k in range(slots):
-            codes[at + k] = 1 if u[k] < 0.5 else 2
+            codes[k] = 1 if u[k] < 0.5 else 2
     else:
         for k in range(slots):
-            codes[at + k] = code
+            codes[k] = code
     if whole[ORDERED]:
-        _shuffle(seed, epoch, id, slots, u, chosen, op, arg, codes, patch, at, whole[PLACED] > 0)
+        _shuffle(seed, epoch, id, slots, u, chosen, op, arg, codes, patch, whole[PLACED] > 0)
 
 
 @_compile
 def _shuffle(
     seed: int, epoch: int, id: int, slots: int, u: Any, chosen: Any, op: Any, arg: Any, codes: Any, patch: Any,
-    at: int, placed: bool,
+    placed: bool,
 ) -> None:  # fmt: skip
     """Put the slots into a random order."""
     _uniforms(seed, epoch, id, _ORDER, slots, 0, u)
     _in_order(u, 0, slots, slots, chosen)
     # Each column is copied to spare room and back in order; whole numbers fit into a float exactly.
     for k in range(slots):
-        u[k] = float(op[at + k])
-        u[slots + k] = arg[at + k]
-        u[2 * slots + k] = float(codes[at + k])
+        u[k] = float(op[k])
+        u[slots + k] = arg[k]
+        u[2 * slots + k] = float(codes[k])
     for k in range(slots):
-        op[at + k] = int(u[chosen[k]])
-        arg[at + k] = u[slots + chosen[k]]
-        codes[at + k] = int(u[2 * slots + chosen[k]])
+        op[k] = int(u[chosen[k]])
+        arg[k] = u[slots + chosen[k]]
+        codes[k] = int(u[2 * slots + chosen[k]])
     if placed:
         for i in range(5):
             for k in range(slots):
-                u[k] = float(patch[5 * (at + k) + i])
+                u[k] = float(patch[5 * k + i])
             for k in range(slots):
-                patch[5 * (at + k) + i] = int(u[chosen[k]])
+                patch[5 * k + i] = int(u[chosen[k]])
 
 
 @_compile
@@ -332,9 +331,9 @@ def draw_many(
     seed: int, epoch: int, height: int, width: int, code: int, u: Any, chosen: Any, op: Any, arg: Any, codes: Any,
     patch: Any, ids: Any, start: int, stop: int,
 ) -> None:  # fmt: skip
-    """Draw the programs of samples ``start`` to ``stop``; room ``u`` and ``chosen`` is per sample."""
+    """Draw the programs of samples ``start`` to ``stop``, a row each of ``op``, ``arg``, ``codes`` and ``patch``."""
     for i in range(start, stop):
         draw(
             whole, spread, highest, ops, rules, names, level, gate, edges, seed, epoch, ids[i], height, width, code,
-            u[i], chosen[i], op, arg, codes, patch, i * whole[SLOTS],
+            u[i], chosen[i], op[i], arg[i], codes[i], patch[i].reshape(patch[i].size),
         )  # fmt: skip

@@ -25,13 +25,13 @@ Array = NDArray[Any]
 
 
 class Drawn(NamedTuple):
-    """The program of one sample, as arrays where it was drawn by compiled code and as lists otherwise.
+    """The program of one sample: arrays ``[1, slots]`` where compiled code drew it, and lists by slot otherwise.
 
     Attributes:
-        op: Op indices, by slot.
+        op: Op indices.
         arg: Arguments.
         code: Resampling filters, none of them unset.
-        patch: What Cutout paints, five numbers per slot; None if no op can be Cutout.
+        patch: What Cutout paints, ``[1, slots, 5]`` or a flat list; None if no op can be Cutout.
     """
 
     op: Any
@@ -39,9 +39,10 @@ class Drawn(NamedTuple):
     code: Any
     patch: Any
 
-    def lists(self) -> Drawn:
-        """Return it as lists."""
-        return Drawn(*(part.tolist() if isinstance(part, np.ndarray) else part for part in self))
+    def lists(self) -> tuple[list[int], list[float], list[int], list[list[int]] | None]:
+        """Return it as lists by slot, the rectangles as lists of five."""
+        op, arg, code = (np.asarray(part).reshape(-1).tolist() for part in self[:3])
+        return op, arg, code, None if self.patch is None else np.asarray(self.patch).reshape(-1, 5).tolist()
 
     def program(self) -> Program:
         """Return the program of a batch of this one sample."""
@@ -100,15 +101,13 @@ class DrawPlan:
         self._check(size)
         slots, kernels = self.slots, _kernels()
         if kernels.COMPILED:
-            op, chosen, codes = np.empty(slots, np.int64), np.empty(slots, np.int64), np.empty(slots, np.int64)
-            arg, u = np.empty(slots, np.float64), np.empty(self._room, np.float64)
-            patch = np.empty(5 * slots, np.int64) if self._has_cutout else codes
-            room: tuple[Any, ...] = (u, chosen, op, arg, codes, patch)
-            kernels.draw(*self._arrays, seed, epoch, id, *size, code, *room, 0)
-        else:
-            room = ([0.0] * self._room, [0] * slots, [0] * slots, [0.0] * slots, [0] * slots, [0] * 5 * slots)
-            kernels.draw(*self._lists, seed, epoch, id, *size, code, *room, 0)
-        return Drawn(room[2], room[3], room[4], room[5] if self._has_cutout else None)
+            op, arg, codes, patch, room = self._outputs(1)
+            ids = np.array([id], np.int64)
+            kernels.draw_many(*self._arrays, seed, epoch, *size, code, *room, op, arg, codes, patch, ids, 0, 1)
+            return Drawn(op, arg, codes, patch if self._has_cutout else None)
+        lists: tuple[Any, ...] = [0] * slots, [0.0] * slots, [0] * slots, [0] * 5 * slots
+        kernels.draw(*self._lists, seed, epoch, id, *size, code, [0.0] * self._room, [0] * slots, *lists)
+        return Drawn(lists[0], lists[1], lists[2], lists[3] if self._has_cutout else None)
 
     def sample(self, ids: Tensor, epoch: int, seed: int, size: tuple[int, int]) -> Program:
         """Draw the programs of some samples in compiled code, on torch's number of threads.
@@ -122,17 +121,21 @@ class DrawPlan:
         self._check(size)
         count, slots = len(checked_ids(ids)), self.slots
         epoch, seed = checked_epoch(epoch), checked_seed(seed)
-        op, arg = np.empty((count, slots), np.int64), np.empty((count, slots), np.float64)
-        codes, chosen = np.empty((count, slots), np.int64), np.empty((count, slots), np.int64)
-        patch = np.empty((count, slots, 5) if self._has_cutout else (0, 0, 5), np.int64)
-        flat = (part.reshape(-1) for part in (op, arg, codes, patch))
-        room = (np.empty((count, self._room), np.float64), chosen, *flat)
-        arguments = (*self._arrays, seed, epoch, *size, UNSET, *room, ids.contiguous().numpy())
+        op, arg, codes, patch, room = self._outputs(count)
+        outputs = (*room, op, arg, codes, patch, ids.contiguous().numpy())
+        arguments = (*self._arrays, seed, epoch, *size, UNSET, *outputs)
         # A slot takes about as long to draw as fifty bytes of an image take to augment.
         native.in_parts(_kernels().draw_many, arguments, count, 50 * max(1, slots))
         resample = torch.from_numpy(codes) if self.random_code else None
         painted = torch.from_numpy(patch) if self._has_cutout else None
         return Program.trusted(torch.from_numpy(op), torch.from_numpy(arg), resample, painted)
+
+    def _outputs(self, count: int) -> tuple[Array, Array, Array, Array, tuple[Array, Array]]:
+        """Arrays for the draws of so many samples, and room to work in."""
+        op, codes, chosen = np.empty((3, count, self.slots), np.int64)
+        arg, u = np.empty((count, self.slots), np.float64), np.empty((count, self._room), np.float64)
+        patch = np.empty((count, self.slots if self._has_cutout else 0, 5), np.int64)
+        return op, arg, codes, patch, (u, chosen)
 
     @property
     def built_in(self) -> bool:
