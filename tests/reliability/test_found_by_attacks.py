@@ -26,7 +26,7 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "attacks.py"
 
 
 def test_a_few_dozen_attacks_of_every_class(tmp_path):
-    limits = ["--seconds", "5", "--most", "4", "--kinds", "memory", "--seed", "7", "--out", tmp_path]
+    limits = ["--seconds", "8", "--most", "4", "--kinds", "memory", "--seed", "7", "--out", tmp_path]
     done = subprocess.run([sys.executable, SCRIPT, *limits], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     classes = json.loads((tmp_path / "attacks.json").read_text())["results"]["classes"]

@@ -1,8 +1,8 @@
-"""Whether a search suits a run's data, and whether all ranks have the same."""
+"""Whether a search suits a run's data, whether all ranks have the same, and whether a run goes on with the same."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -12,8 +12,9 @@ from particleaugment.search.held_out import Division
 from particleaugment.search.protocol import Filter
 from particleaugment.trainee.ranks import Ranks
 from particleaugment.training.config import ConfigError
+from particleaugment.training.run import RunError, RunFolder
 
-__all__ = ["check_search", "require_same_data"]
+__all__ = ["check_search", "require_same_data", "require_same_inputs"]
 
 _FEW = 32
 
@@ -62,3 +63,20 @@ def require_same_data(ranks: Ranks, identity: str) -> None:
             "images differ; give every rank the same data"
         )
         raise ranks.common(error)
+
+
+def require_same_inputs(run: RunFolder, state: Mapping[str, Any], identity: str) -> None:
+    """Raise a RunError if the data, or a policy that was given in a file, are not those of a checkpoint.
+
+    Args:
+        run: The run.
+        state: What the checkpoint holds.
+        identity: Which data there are now.
+    """
+    if state["data"] != identity:
+        raise RunError(
+            f"the data are not those that the run in {run.path} was started with: classes, labels or images differ; "
+            "restore them, or start a new run"
+        )
+    if state["policy"] != run.policy_identity():
+        raise RunError(f"{run.given_policy} is not the policy that the run was started with; restore the file")

@@ -31,7 +31,7 @@ from particleaugment.training.checkpoint import (
 )
 from particleaugment.training.clock import timed
 from particleaugment.training.config import Config
-from particleaugment.training.data_checks import check_search, require_same_data
+from particleaugment.training.data_checks import check_search, require_same_data, require_same_inputs
 from particleaugment.training.display import Display
 from particleaugment.training.distributed import require_same
 from particleaugment.training.extras import Extras
@@ -325,13 +325,7 @@ class Session:
         if state is None:
             self.run.truncate_metrics(0)
             return None
-        if state["data"] != self._data_identity:
-            raise RunError(
-                f"the data are not those that the run in {self.run.path} was started with: classes, labels or images "
-                "differ; restore them, or start a new run"
-            )
-        if state["policy"] != self.run.policy_identity():
-            raise RunError(f"{self.run.given_policy} is not the policy that the run was started with; restore the file")
+        require_same_inputs(self.run, state, self._data_identity)
         self.run.truncate_metrics(state["position"]["metrics_bytes"], state["metrics_sha256"])
         for record in self.run.read_metrics()[-1:]:
             before, now = record["seconds"].get("ranks", 1), self.ranks.world
