@@ -121,7 +121,7 @@ def test_a_run_folder_that_cannot_be_written(tmp_path):
     (run.path / ".lock").mkdir()
     outcome = command("resume", run.path)
     assert outcome.exit_code == 1
-    assert "cannot be written: Is a directory" in outcome.stderr
+    assert ".lock is a folder, not a regular file; remove it" in outcome.stderr
 
 
 @pytest.mark.parametrize(
