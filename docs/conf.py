@@ -26,6 +26,7 @@ napoleon_numpy_docstring = False
 # Modules that users never import have no page.
 nitpick_ignore_regex = [
     (r"py:.*", r"(?!particleaugment).*"),
-    (r"py:.*", r"particleaugment\.(core|util|trainee|training|search|data\.(decode|samples)|augment\.one_image|policies\.(plan|tables))\b.*"),
+    (r"py:.*", r"particleaugment\.(core|util|trainee|training|search|data\.(decode|samples))\b.*"),
+    (r"py:.*", r"particleaugment\.(augment\.one_image|policies\.(plan|tables))\b.*"),
     (r"py:.*", r"particleaugment\.policies\.schedule\.(P|EpochPolicies)\b.*"),
 ]
