@@ -73,7 +73,7 @@ class Rows(Policy):
 
     @classmethod
     def _from_dict(cls, data: Any) -> Any:
-        raise NotImplementedError("research policies are not read from files")
+        raise ValueError("policies of candidates are not read from files")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from runs import StopAfter
 from toy import search_of
 from typer.testing import CliRunner
 
@@ -18,7 +19,7 @@ from particleaugment.training.config import ConfigError
 from particleaugment.training.display import Display
 from particleaugment.training.run import RunFolder
 from particleaugment.training.session import Session
-from particleaugment.util.stop import Stop, Stopped
+from particleaugment.util.stop import Stop
 
 
 @pytest.fixture(autouse=True)
@@ -32,19 +33,6 @@ def small_runs(monkeypatch):
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-class StopAfter(Stop):
-    """Asks for a stop at the n-th time that it is looked at."""
-
-    def __init__(self, number):
-        super().__init__()
-        self.left = number
-
-    def check(self):
-        self.left -= 1
-        if self.left == 0:
-            raise Stopped
 
 
 def config_of(*assignments):

@@ -139,9 +139,10 @@ def _read(loader: DataLoader[Tensor], files: int) -> None:
 def _timed(works: Mapping[str, Work], rounds: int) -> dict[str, list[float]]:
     """Time works by turns, after a call of each that is not counted."""
     times: dict[str, list[float]] = {name: [] for name in works}
-    random.seed(0)  # timm and torchvision draw from the global generators
+    drawn = random.getstate()
     with torch.random.fork_rng(devices=[]), threads_restored():
-        torch.manual_seed(0)
+        torch.manual_seed(0)  # timm and torchvision draw from the global generators
+        random.seed(0)
         torch.set_num_threads(1)
         for number in range(rounds + 1):
             for name, work in works.items():
@@ -149,6 +150,7 @@ def _timed(works: Mapping[str, Work], rounds: int) -> dict[str, list[float]]:
                 work()
                 if number:
                     times[name].append(time.perf_counter() - start)
+    random.setstate(drawn)
     return times
 
 

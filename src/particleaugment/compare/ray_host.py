@@ -29,6 +29,7 @@ from particleaugment.util.reading import open_file, read_file
 __all__ = ["Board", "News", "Outcome", "Request", "folder_files", "host", "put_files"]
 
 POLL_SECONDS = 0.2
+_LARGEST_FILE = 4 << 30  # checkpoints of large networks
 OWNER_SECONDS = 120.0
 """How long a node waits for a process that still holds the run's folder: without its parent it saves and ends."""
 LAST_REPORT_SECONDS = 20.0
@@ -324,9 +325,6 @@ def _last(line: _Line, news: News, outcome: Outcome) -> Outcome:
     line.send(news)
     line.orders()
     return outcome
-
-
-_LARGEST_FILE = 4 << 30  # checkpoints of large networks
 
 
 def folder_files(folder: Path) -> dict[str, bytes]:
