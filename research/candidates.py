@@ -24,7 +24,6 @@ from particleaugment.policies.trivial import TrivialAugment
 WIDE, MODERATE = "trivial-wide", "timm-increasing"
 FROZEN_FROM = 0.8  # of training: from there on all samples are trained on, and nothing is steered
 SLOTS = 4  # of the shape even-slots
-MEMORY = 0.05  # of training, over which losses are averaged
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,6 +110,8 @@ class Candidate:
         semantics: What levels mean.
         level_floor: Lowest level, as a share of the highest.
         level_curve: Power that evenly drawn levels are raised to.
+        level_cap: Highest level of ``even-slots``, as a share of the semantics' top.
+        memory: Share of training over which losses, or the logarithm of their ratio, are averaged.
         all_ops: Whether to draw from RandAugment's fifteen ops instead of TrivialAugment's fourteen.
         same_mode: Whether held-out samples are measured as training samples are, with a batch's own statistics. In
             evaluation mode their loss jumps early in training, while batch norm's averages lag behind.
@@ -130,6 +131,8 @@ class Candidate:
     semantics: str = WIDE
     level_floor: float = 0.0
     level_curve: float = 1.0
+    level_cap: float = 1.0
+    memory: float = 0.05
     all_ops: bool = False
     same_mode: bool = False
     log_mean: bool = False
@@ -178,7 +181,7 @@ class Controller:
         if shape == "even-slots":
             gate = torch.full((SLOTS, n), s / SLOTS, dtype=torch.float64)
             extra = self.settings.level_floor, self.settings.semantics, self.settings.level_curve
-            return Mixture(self.ops, gate, ones, *extra)
+            return Mixture(self.ops, gate, self.settings.level_cap * ones, *extra)
         slots = torch.arange(3, dtype=torch.float64)
         if shape == "level-then-ops":
             level, share = min(1.0, s), (s - slots).clamp(0, 1)
@@ -194,7 +197,7 @@ class Controller:
         return Mixture(self.ops, gate, level * ones, self.settings.level_floor, self.settings.semantics)
 
     def _average(self, before: float | None, now: float) -> float:
-        return now if before is None else before + (now - before) / max(1.0, MEMORY * self.epochs)
+        return now if before is None else before + (now - before) / max(1.0, self.settings.memory * self.epochs)
 
     def update(self, epoch: int, train: float, held: float | None, op_sum: Tensor, op_count: Tensor) -> None:
         """Take an epoch's losses in and move the strength."""
@@ -202,7 +205,7 @@ class Controller:
             return
         held = min(held, math.log(self.classes))  # worse than chance says nothing about new samples
         self._train, self._held = self._average(self._train, train), self._average(self._held, held)
-        keep = 1 - 1 / max(1.0, MEMORY * self.epochs)
+        keep = 1 - 1 / max(1.0, self.settings.memory * self.epochs)
         self._op_sum = op_sum if self._op_sum is None else keep * self._op_sum + op_sum
         self._op_count = op_count if self._op_count is None else keep * self._op_count + op_count
         target, rate = math.log(self.settings.kappa * max(self._held, 1e-6)), self.settings.gain / self.epochs
@@ -233,6 +236,10 @@ def task_ops(configured: tuple[str, ...], all_ops: bool = False) -> tuple[str, .
     """Return the ops of a task: its own op set, or TrivialAugment's fourteen, or RandAugment's fifteen."""
     return TrivialAugment().ops if configured == OPS and not all_ops else configured
 
+
+STEERED: dict[str, Any] = {
+    "shape": "even-slots", "gain": 80.0, "memory": 0.01, "same_mode": True, "log_mean": True, "wait": True,
+}  # fmt: skip
 
 CANDIDATES: dict[str, Candidate | ParticleCandidate] = {
     "knob": Candidate(),
@@ -283,6 +290,21 @@ CANDIDATES: dict[str, Candidate | ParticleCandidate] = {
     "moderate-all-from0": Candidate(
         shape="even-slots", gain=60.0, start=0.0, same_mode=True, log_mean=True, semantics=MODERATE, all_ops=True
     ),
+    "mild-slots-3": Candidate(
+        shape="even-slots", start=3.0, frozen=True, held_out=2, semantics=MODERATE, level_cap=0.5
+    ),
+    "mild-4": Candidate(shape="even-slots", start=4.0, frozen=True, held_out=2, semantics=MODERATE, level_cap=0.5),
+    "level-4-slots-3": Candidate(
+        shape="even-slots", start=3.0, frozen=True, held_out=2, semantics=MODERATE, level_cap=0.4, level_floor=1.0
+    ),
+    "third-wide-slots-3": Candidate(shape="even-slots", start=3.0, frozen=True, held_out=2, level_cap=0.3),
+    "third-wide-4": Candidate(shape="even-slots", start=4.0, frozen=True, held_out=2, level_cap=0.3),
+    "moderate-slots-1": Candidate(shape="even-slots", start=1.0, frozen=True, held_out=2, semantics=MODERATE),
+    "moderate-steered": Candidate(**STEERED, semantics=MODERATE),
+    "moderate-steered-k0.8": Candidate(**STEERED, semantics=MODERATE, kappa=0.8),
+    "moderate-steered-0": Candidate(**STEERED, semantics=MODERATE, start=0.0),
+    "moderate-steered-2": Candidate(**STEERED, semantics=MODERATE, start=2.0),
+    "wide-steered-k0.8": Candidate(**STEERED, kappa=0.8),
     "own-difficulty": ParticleCandidate(),
     "own-difficulty-shuffled": ParticleCandidate(shuffled=True),
     "per-op": Candidate(shape="per-op", start=0.5, gain=24.0),
