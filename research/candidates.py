@@ -18,21 +18,23 @@ from particleaugment.core.ops import OPS, lookup, op_indices
 from particleaugment.core.program import Program
 from particleaugment.core.random import Stream
 from particleaugment.policies.base import Draws, Policy, get_semantics
+from particleaugment.policies.mixture import even_counts
 from particleaugment.policies.tables import Draw, DrawTables, both_signs
 from particleaugment.policies.trivial import TrivialAugment
 
 WIDE, MODERATE = "trivial-wide", "timm-increasing"
 FROZEN_FROM = 0.8  # of training: from there on all samples are trained on, and nothing is steered
 SLOTS = 4  # of the shape even-slots
+COUNTS = 8  # most ops of the shape even-counts
 
 
 @dataclass(frozen=True, eq=False)
 class Mixture(Policy):
-    """Several slots; each draws an op evenly, applies it with a probability of (slot, op), at a level up to a cap.
+    """Several slots; each draws an op evenly; one draw says which slots are applied; levels are drawn up to a cap.
 
     Attributes:
         ops: The ops.
-        gate: Probability that slot k applies op j once drawn, float64 ``[K, n]``.
+        gate: Probability that slot k applies op j once drawn, float64 ``[K, n]``, falling with k.
         cap: Highest level of each op as a share of the semantics' top, float64 ``[n]``.
         level_floor: Lowest level as a share of the cap: 0 draws levels evenly up to the cap, 1 always takes the cap.
         semantics: What levels mean: ``trivial-wide`` turns by up to 135 degrees, ``timm-increasing`` by up to 30.
@@ -75,7 +77,7 @@ class Mixture(Policy):
         draws = Draws(ids, epoch, seed, dict.fromkeys(streams, slots))
         choice = draws.choice(Stream.OP, len(self.ops))
         level = draws.choice(Stream.LEVEL, tables.levels)
-        applied = draws[Stream.GATE] < self.gate.to(ids.device)[torch.arange(slots, device=ids.device), choice]
+        applied = draws[Stream.GATE][:, :1] < self.gate.to(ids.device)[torch.arange(slots, device=ids.device), choice]
         sign = (draws.signs() < 0).to(torch.int64)
         arg = tables.table_arg.to(ids.device).view(-1, 2)[choice * tables.levels + level, sign]
         op = tables.table_op.to(ids.device)[choice]
@@ -98,6 +100,7 @@ class Candidate:
         shape: What strength does to the mixture: ``level-then-ops`` (one op up to full level, then a second and a
             third), ``three-mild`` (three ops whose level rises), ``ops-then-level`` (more ops first, then their level),
             ``even-slots`` (four slots, each applied with a quarter of the strength as probability, at any level),
+            ``even-counts`` (images get from none to twice the strength, all numbers of ops as often, at any level),
             ``per-op`` (a cap for each op, each steered by the loss of the samples that it was applied to).
         kappa: Wanted difficulty.
         held_out: Samples held out until 80 % of training.
@@ -107,6 +110,8 @@ class Candidate:
         pull: For ``per-op``: how strongly caps follow their own op's loss rather than the mean over ops (1: only).
         frozen: Whether strength stays where it starts.
         wait: Whether early losses count less: an update is weighted by how far the held-out loss is below chance.
+        late: Whether updates grow with time, from none at the start to twice the gain at the end.
+        kappa_start: Wanted difficulty at the start, from where it goes to ``kappa`` at half of training.
         semantics: What levels mean.
         level_floor: Lowest level, as a share of the highest.
         level_curve: Power that evenly drawn levels are raised to.
@@ -128,6 +133,8 @@ class Candidate:
     pull: float = 1.0
     frozen: bool = False
     wait: bool = False
+    late: bool = False
+    kappa_start: float | None = None
     semantics: str = WIDE
     level_floor: float = 0.0
     level_curve: float = 1.0
@@ -140,12 +147,12 @@ class Candidate:
     @property
     def policy_slots(self) -> int:
         """Slots of its policy."""
-        return {"per-op": self.slots, "even-slots": SLOTS}.get(self.shape, 3)
+        return {"per-op": self.slots, "even-slots": SLOTS, "even-counts": COUNTS}.get(self.shape, 3)
 
     @property
     def strongest(self) -> float:
         """The highest strength."""
-        return float(SLOTS if self.shape == "even-slots" else 3)
+        return {"even-slots": float(SLOTS), "even-counts": COUNTS / 2}.get(self.shape, 3.0)
 
 
 @dataclass
@@ -179,7 +186,13 @@ class Controller:
             gate = torch.where(self.has_level, ones, cap).repeat(self.settings.slots, 1)
             return Mixture(self.ops, gate, torch.where(self.has_level, cap, ones))
         if shape == "even-slots":
-            gate = torch.full((SLOTS, n), s / SLOTS, dtype=torch.float64)
+            # One draw says how many slots are applied: at least k of four, each with the same probability.
+            gate = torch.tensor([at_least(k, SLOTS, s / SLOTS) for k in range(1, SLOTS + 1)], dtype=torch.float64)
+            gate = gate[:, None].repeat(1, n)
+            extra = self.settings.level_floor, self.settings.semantics, self.settings.level_curve
+            return Mixture(self.ops, gate, self.settings.level_cap * ones, *extra)
+        if shape == "even-counts":
+            gate = torch.tensor(even_counts(s, COUNTS), dtype=torch.float64)[:, None].repeat(1, n)
             extra = self.settings.level_floor, self.settings.semantics, self.settings.level_curve
             return Mixture(self.ops, gate, self.settings.level_cap * ones, *extra)
         slots = torch.arange(3, dtype=torch.float64)
@@ -199,6 +212,10 @@ class Controller:
     def _average(self, before: float | None, now: float) -> float:
         return now if before is None else before + (now - before) / max(1.0, self.settings.memory * self.epochs)
 
+    def _kappa(self, epoch: int) -> float:
+        start = self.settings.kappa if self.settings.kappa_start is None else self.settings.kappa_start
+        return start + (self.settings.kappa - start) * min(1.0, 2 * epoch / self.epochs)
+
     def update(self, epoch: int, train: float, held: float | None, op_sum: Tensor, op_count: Tensor) -> None:
         """Take an epoch's losses in and move the strength."""
         if held is None or self.settings.frozen or epoch > FROZEN_FROM * self.epochs:
@@ -208,12 +225,15 @@ class Controller:
         keep = 1 - 1 / max(1.0, self.settings.memory * self.epochs)
         self._op_sum = op_sum if self._op_sum is None else keep * self._op_sum + op_sum
         self._op_count = op_count if self._op_count is None else keep * self._op_count + op_count
-        target, rate = math.log(self.settings.kappa * max(self._held, 1e-6)), self.settings.gain / self.epochs
+        kappa, rate = self._kappa(epoch), self.settings.gain / self.epochs
+        target = math.log(kappa * max(self._held, 1e-6))
+        if self.settings.late:
+            rate *= 2 * epoch / self.epochs
         if self.settings.wait:
             rate *= max(0.0, 1.0 - self._held / math.log(self.classes))
         error = max(-1.0, min(1.0, target - math.log(max(self._train, 1e-6))))
         if self.settings.log_mean:
-            now = math.log(self.settings.kappa * max(held, 1e-6)) - math.log(max(train, 1e-6))
+            now = math.log(kappa * max(held, 1e-6)) - math.log(max(train, 1e-6))
             error = self._log = self._average(self._log, max(-1.0, min(1.0, now)))
         if self.settings.shape != "per-op":
             self.strength = max(0.0, min(self.settings.strongest, self.strength + rate * error))
@@ -232,6 +252,12 @@ class Controller:
         return {"strength": round(self.strength, 3)}
 
 
+def at_least(k: int, slots: int, probability: float) -> float:
+    """Return the probability that at least k of some slots are applied, each with the same probability."""
+    count = range(k, slots + 1)
+    return sum(math.comb(slots, c) * probability**c * (1 - probability) ** (slots - c) for c in count)
+
+
 def task_ops(configured: tuple[str, ...], all_ops: bool = False) -> tuple[str, ...]:
     """Return the ops of a task: its own op set, or TrivialAugment's fourteen, or RandAugment's fifteen."""
     return TrivialAugment().ops if configured == OPS and not all_ops else configured
@@ -240,6 +266,7 @@ def task_ops(configured: tuple[str, ...], all_ops: bool = False) -> tuple[str, .
 STEERED: dict[str, Any] = {
     "shape": "even-slots", "gain": 80.0, "memory": 0.01, "same_mode": True, "log_mean": True, "wait": True,
 }  # fmt: skip
+COUNTED: dict[str, Any] = STEERED | {"shape": "even-counts", "start": 2.0, "semantics": MODERATE}
 
 CANDIDATES: dict[str, Candidate | ParticleCandidate] = {
     "knob": Candidate(),
@@ -305,6 +332,18 @@ CANDIDATES: dict[str, Candidate | ParticleCandidate] = {
     "moderate-steered-0": Candidate(**STEERED, semantics=MODERATE, start=0.0),
     "moderate-steered-2": Candidate(**STEERED, semantics=MODERATE, start=2.0),
     "wide-steered-k0.8": Candidate(**STEERED, kappa=0.8),
+    **{
+        f"{name}-counts-{mean}": Candidate(
+            shape="even-counts", start=float(mean), frozen=True, held_out=2, semantics=semantics, level_curve=curve
+        )
+        for name, semantics, curve in (("moderate", MODERATE, 1.0), ("wide", WIDE, 1.0), ("curved", WIDE, 2.0))
+        for mean in (1, 2, 3, 4)
+    },
+    "counts-steered": Candidate(**COUNTED, kappa=0.85),
+    "counts-late": Candidate(**COUNTED | {"wait": False, "late": True}, kappa=0.85),
+    "counts-falling": Candidate(**COUNTED, kappa=0.85, kappa_start=1.15),
+    "counts-late-falling": Candidate(**COUNTED | {"wait": False, "late": True}, kappa=0.85, kappa_start=1.15),
+    "wide-counts-late": Candidate(**COUNTED | {"wait": False, "late": True, "semantics": WIDE}, kappa=0.85),
     "own-difficulty": ParticleCandidate(),
     "own-difficulty-shuffled": ParticleCandidate(shuffled=True),
     "per-op": Candidate(shape="per-op", start=0.5, gain=24.0),

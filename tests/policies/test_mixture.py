@@ -10,6 +10,7 @@ import particleaugment as pa
 from particleaugment.core.ops import lookup
 from particleaugment.core.random import Stream, uniforms
 from particleaugment.policies.exports import export
+from particleaugment.policies.mixture import even_counts
 
 
 def test_at_full_level_with_one_slot_it_is_trivial_augment():
@@ -32,6 +33,25 @@ def test_slots_are_applied_by_their_probabilities_and_ops_are_even():
     assert policy.ops_per_image == pytest.approx((0.9 + 0.3) * 0.75)
     assert policy.inclusion["Invert"] == pytest.approx((0.9 + 0.3) * 0.5 / 4)
     assert float((op > 0).double().sum(1).mean()) == pytest.approx(policy.ops_per_image, abs=0.02)
+
+
+@pytest.mark.parametrize("mean", [0.3, 1.0, 1.75, 2.0, 4.0])
+def test_even_counts_give_all_numbers_of_ops_as_often(mean):
+    policy = pa.Mixture(slots=even_counts(mean, 8), ops=("Rotate", "ShearX"))
+    assert policy.ops_per_image == pytest.approx(mean)
+    counts = torch.bincount((policy.sample(MANY).op > 0).sum(1), minlength=9).tolist()
+    most, above = int(2 * mean), 2 * mean % 1
+    expected = [(1 - above) * (k <= most) / (most + 1) + above * (k <= most + 1) / (most + 2) for k in range(9)]
+    assert frequencies_agree(counts, expected)
+
+
+@PROPERTY
+@given(mean=st.floats(0, 4), slots=st.integers(8, 12))
+def test_even_counts_have_their_mean_and_never_rise(mean, slots):
+    found = even_counts(mean, slots)
+    assert len(found) == slots
+    assert sum(found) == pytest.approx(mean)
+    assert list(found) == sorted(found, reverse=True)
 
 
 @PROPERTY
@@ -58,8 +78,8 @@ def test_level_zero_leaves_images_alone():
 def test_the_tables_say_what_is_drawn(semantics):
     policy = pa.Mixture(slots=(1.0, 0.4), level=0.7, semantics=semantics)
     tables, ids = policy.tables((32, 32)), torch.arange(400)
-    streams = (Stream.OP, Stream.LEVEL, Stream.SIGN, Stream.GATE)
-    drawn = uniforms(5, 2, ids, dict.fromkeys(streams, tables.slots))
+    streams = dict.fromkeys((Stream.OP, Stream.LEVEL, Stream.SIGN), tables.slots) | {Stream.GATE: 1}
+    drawn = uniforms(5, 2, ids, streams)
     choice = (drawn[Stream.OP] * tables.choices).long()
     entry = choice * tables.levels + (drawn[Stream.LEVEL] * tables.levels).long()
     applied = drawn[Stream.GATE] < tables.gate[torch.arange(tables.slots), choice]
@@ -104,7 +124,8 @@ def test_a_schedule_has_its_mixtures_by_epoch(tmp_path):
     [
         (lambda: pa.Mixture(slots=()), r"slots must be 1 to 64 probabilities"),
         (lambda: pa.Mixture(slots=0.5), r"slots must be 1 to 64 probabilities, one per op of an image, got 0.5"),
-        (lambda: pa.Mixture(slots=(1.5,)), r"a slot's probability must be a number from 0 to 1, got 1.5"),
+        (lambda: pa.Mixture(slots=(1.5,)), r"a probability of slots must be a number from 0 to 1, got 1.5"),
+        (lambda: pa.Mixture(slots=(0.5, 0.6)), r"slots must not rise, .* got 0.5, 0.6"),
         (lambda: pa.Mixture(level=2), r"level must be a number from 0 to 1, got 2"),
         (lambda: pa.Mixture(ops=("Cutout",), semantics="autoaugment-original"), r"cannot have Cutout"),
         (lambda: pa.Mixture(ops=("SolarizeAdd",)), r"'trivial-wide' does not define SolarizeAdd"),

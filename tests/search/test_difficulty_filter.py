@@ -44,7 +44,7 @@ def test_a_simulated_network_reaches_the_set_point_by_two_fifths_of_training(har
         return learned * held_out + harder * held_out * strength, held_out
 
     strengths = steered(filter, epochs, losses)
-    wanted = min(float(filter.slots), (1 - learned) / harder)
+    wanted = min(filter.strongest, (1 - learned) / harder)
     for strength in strengths[int(0.4 * epochs) :]:
         assert strength == pytest.approx(wanted, rel=0.15)
 
@@ -195,7 +195,7 @@ def test_batch_norm_uses_the_batch_and_keeps_its_averages():
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"slots": 0}, "slots must be a whole number from 1 to 64"),
+        ({"slots": 0}, "slots must be a whole number from 2 to 64"),
         ({"difficulty": 0}, "difficulty must be in"),
         ({"speed": -1}, "speed must be finite and at least 0"),
         ({"start": 5}, r"start must be in \[0, 4\]"),

@@ -24,7 +24,7 @@ struct Params {
   const i64* code;         // [B, K] resampling per slot, or null
   const double* edges;     // [R] upper edges of the particles' intervals
   const i64* particle;     // [B] particle of each sample, or null: drawn by weight
-  const double* gate;      // [R, K] probabilities, [1] for RANDOM_OPS, [K, choices] for RANDOM_LEVELS
+  const double* gate;      // [R, K] probabilities, [1] for RANDOM_OPS, [K, choices] for RANDOM_LEVELS, falling with K
   const i64* table_op;     // ops by choice, by (row, slot) or by slot
   const double* table_arg; // [..., 2] arguments with sign + and -
   void* out;
@@ -77,8 +77,9 @@ __device__ void draw_slot(const Params& p, const Key& key, int slot, int* op, do
   if (p.draw == RANDOM_OPS || p.draw == RANDOM_LEVELS) {
     entry = choice(uniform(key, OP, slot), p.choices);
     *op = (int)p.table_op[entry];
-    if (p.gate) applied = uniform(key, GATE, slot) < p.gate[p.draw == RANDOM_LEVELS ? slot * p.choices + entry : 0];
-    if (p.draw == RANDOM_LEVELS) entry = entry * p.levels + choice(uniform(key, LEVEL, slot), p.levels);
+    bool counted = p.draw == RANDOM_LEVELS;  // then one draw says how many slots are applied
+    if (p.gate) applied = uniform(key, GATE, counted ? 0 : slot) < p.gate[counted ? slot * p.choices + entry : 0];
+    if (counted) entry = entry * p.levels + choice(uniform(key, LEVEL, slot), p.levels);
   } else if (p.draw == ROWS) {
     entry = choice(uniform(key, OP, 0), p.rows) * p.slots + slot;
     *op = (int)p.table_op[entry];

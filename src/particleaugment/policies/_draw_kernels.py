@@ -274,7 +274,8 @@ def draw(
         if whole[PLACED]:
             for i in range(5):
                 patch[5 * k + i] = 0
-        if whole[GATED] and not u[gates + k] < gate[gate_at]:
+        gate_drawn = 0 if kind == _RANDOM_LEVELS else k  # there, one draw says how many slots are applied
+        if whole[GATED] and not u[gates + gate_drawn] < gate[gate_at]:
             continue
         value = level[level_at]
         if spread > 0 and kind != _RANDOM_LEVELS:

@@ -1,9 +1,10 @@
-"""Mixtures: a few slots, each with an op drawn evenly, at a level drawn evenly up to a highest one."""
+"""Mixtures: images get different numbers of ops, drawn evenly, each at a level drawn evenly up to a highest one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, ClassVar, Self
 
 import torch
@@ -30,21 +31,41 @@ from particleaugment.policies.subpolicies import SubPolicies
 from particleaugment.policies.tables import Draw, DrawTables, both_signs
 from particleaugment.policies.trivial import TrivialAugment
 
-__all__ = ["Mixture", "MixtureSchedule"]
+__all__ = ["Mixture", "MixtureSchedule", "even_counts"]
 
 _LEVELS = 31  # steps from no level to the highest
 _EXPORTED = 256  # sub-policies that stand for a mixture in other libraries
+
+
+def even_counts(mean: float, slots: int) -> tuple[float, ...]:
+    """Return the slots of a mixture whose images get from none to twice as many ops as the mean, all as often.
+
+    Between whole numbers of ops it is the blend of the two next to it.
+
+    Args:
+        mean: Mean number of ops per image, from 0 to half of ``slots``.
+        slots: Most ops per image.
+
+    >>> even_counts(1.5, 4)  # none, one, two or three, a quarter of the images each
+    (0.75, 0.5, 0.25, 0.0)
+    """
+    most = int(2 * mean)
+    above = 2 * mean - most
+    return tuple(
+        (1 - above) * max(0.0, 1 - k / (most + 1)) + above * max(0.0, 1 - k / (most + 2)) for k in range(1, slots + 1)
+    )
 
 
 @dataclass(frozen=True, repr=False)
 class Mixture(Policy):
     """Up to a few ops per image, drawn evenly, each at a level drawn evenly from 0 to the highest.
 
-    An op without a level, such as Equalize, is applied with a probability in place of it: the mixture's level. So a
-    mixture of level 0 does nothing, whatever its slots are.
+    How many is drawn for each image, so that some stay plain while others change a lot. An op without a level, such as
+    Equalize, is applied with a probability in place of it: the mixture's level. So a mixture of level 0 does nothing,
+    whatever its slots are.
 
     Attributes:
-        slots: Probability that each slot applies an op; a program has as many slots.
+        slots: Probability that an image gets at least one op, at least two, and so on; a program has as many slots.
         level: Highest level, as a fraction of the semantics' top.
         ops: The ops to draw from; TrivialAugment's fourteen if not given.
         semantics: Name of the mapping from level to argument.
@@ -71,7 +92,7 @@ class Mixture(Policy):
         if not isinstance(self.slots, (list, tuple)) or not 1 <= len(self.slots) <= 64:
             raise ValueError(f"slots must be 1 to 64 probabilities, one per op of an image, got {self.slots!r}")
         checked = {
-            "slots": tuple(checked_fraction("a slot's probability", slot) for slot in self.slots),
+            "slots": _falling(self.slots),
             "level": checked_fraction("level", self.level),
             "ops": checked_ops(self.ops),
             "semantics": mapping.name,
@@ -101,7 +122,7 @@ class Mixture(Policy):
     ) -> Program:
         """Draw the programs of some samples; see :meth:`Policy.sample`."""
         count = len(self.slots)
-        streams = dict.fromkeys((Stream.OP, Stream.LEVEL, Stream.SIGN, Stream.GATE), count)
+        streams = dict.fromkeys((Stream.OP, Stream.LEVEL, Stream.SIGN), count) | {Stream.GATE: 1}
         streams[Stream.INTERPOLATION] = count if self.resample == "random" else 0
         draws, device = Draws(ids, epoch, seed, streams), ids.device
         choice = draws.choice(Stream.OP, len(self.ops))
@@ -156,18 +177,15 @@ class Mixture(Policy):
         trivial = TrivialAugment(ops=self.ops, resample=self.resample, n=len(self.slots))
         if self.level == 1.0 and set(self.slots) == {1.0} and self.semantics == trivial.semantics:
             return trivial, []
-        draws = Draws(
-            torch.arange(_EXPORTED, device="cpu"), 0, 0, dict.fromkeys((Stream.OP, Stream.LEVEL), len(self.slots))
-        )
+        count = len(self.slots)
+        streams = dict.fromkeys((Stream.OP, Stream.LEVEL), count) | {Stream.GATE: 1}
+        draws = Draws(torch.arange(_EXPORTED, device="cpu"), 0, 0, streams)
         choice = draws.choice(Stream.OP, len(self.ops))
-        levels, gates = self._levels()[draws.choice(Stream.LEVEL, _LEVELS)], self._gates()
+        applied = draws[Stream.GATE] < self._gates()[torch.arange(count, device="cpu"), choice]
+        levels = self._levels()[draws.choice(Stream.LEVEL, _LEVELS)]
         rows = tuple(
-            tuple(
-                (self.ops[op], float(gates[slot, op]), level)
-                for slot, (op, level) in enumerate(zip(ops, drawn))
-                if self.ops[op] != "Identity" and gates[slot, op] > 0
-            )
-            for ops, drawn in zip(choice.tolist(), levels.tolist())
+            tuple((self.ops[op], 1.0, level) for op, level, kept in zip(*row) if kept and self.ops[op] != "Identity")
+            for row in zip(choice.tolist(), levels.tolist(), applied.tolist())
         )
         lost = [f"the mixture itself ({_EXPORTED} draws of its ops and levels stand for it)"]
         return SubPolicies(rows, self.semantics, 0.0, self.resample), lost
@@ -191,6 +209,15 @@ class Mixture(Policy):
         return f"Mixture(slots=({slots}), level={self.level:g}, {len(self.ops)} ops, semantics={self.semantics!r})"
 
 
+def _falling(slots: Any) -> tuple[float, ...]:
+    found = tuple(checked_fraction("a probability of slots", slot) for slot in slots)
+    if any(after > before for before, after in pairwise(found)):
+        raise ValueError(
+            f"slots must not rise, since an image with two ops has at least one too, got {', '.join(map(str, found))}"
+        )
+    return found
+
+
 def _has_level(name: str) -> bool:
     # The turns of Rotate90 are drawn by level, but there is none that turns less.
     return lookup(name).takes_argument and name != "Rotate90"
@@ -201,7 +228,7 @@ class MixtureSchedule(EpochPolicies[Mixture]):
     """Mixtures of the same ops by epoch.
 
     Attributes:
-        steps: First epoch, highest level and probabilities of the slots of each mixture, in rising order of epochs.
+        steps: First epoch, highest level and slots of each mixture, in rising order of epochs.
         epochs: Length of the run that it was recorded on.
         replay_epochs: Length of the run that it is replayed on; epochs are rescaled if it differs.
         ops: The ops to draw from.

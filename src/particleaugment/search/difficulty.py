@@ -9,7 +9,8 @@ are equally hard. One step:
 2. *error*: the logarithm of held-out loss over training loss, cut at -1 and 1, mean of the last twentieth of training;
 3. *update*: strength moves by the error, times ``speed`` over the number of steps.
 
-Strength is the mean number of ops per image. It starts at 0: augmentation is added once the network memorises, which
+Strength is the mean number of ops per image: each gets from none to twice as many, all as often, so that some stay
+plain while others change a lot. Strength starts at 0: augmentation is added once the network memorises, which
 ops that destroy labels cannot hide. Over the last fifth of training strength stays, and all samples are trained on.
 """
 
@@ -27,7 +28,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from particleaugment.core.ops import OPS
 from particleaugment.filter._checks import as_real
-from particleaugment.policies.mixture import Mixture, MixtureSchedule
+from particleaugment.policies.mixture import Mixture, MixtureSchedule, even_counts
 from particleaugment.policies.trivial import TrivialAugment
 from particleaugment.search.checks import check_count, check_moments, check_size
 from particleaugment.search.protocol import Filter, FilterRecord, FilterState, Subject
@@ -89,7 +90,7 @@ class DifficultyFilter(Filter[DifficultyState]):
         difficulty: Wanted ratio of the training loss under augmentation to the loss of held-out, plain samples.
         speed: How far strength could move over the whole run, if the error were 1 throughout.
         start: Strength at the start.
-        slots: Most ops per image; each slot applies one with the same probability.
+        slots: Most ops per image, twice the highest strength.
         every: Epochs from one step to the next; ``auto`` is every epoch, or about a hundred steps where epochs are
             short.
         warmup: First epoch after which a step may follow.
@@ -106,7 +107,7 @@ class DifficultyFilter(Filter[DifficultyState]):
     difficulty: float = 1.0
     speed: float = 60.0
     start: float = 0.0
-    slots: int = 4
+    slots: int = 8
     every: int | str = "auto"
     warmup: int = 1
     measure_size: int | float = 64
@@ -116,10 +117,10 @@ class DifficultyFilter(Filter[DifficultyState]):
     needs_training_loss: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_count("slots", self.slots, 1, 64)
+        check_count("slots", self.slots, 2, 64)
         as_real("difficulty", self.difficulty, "it is the wanted ratio of two losses", low=1e-3, high=1e3)
         as_real("speed", self.speed, "it is how far strength could move over the run", low=0.0)
-        as_real("start", self.start, "it is the mean number of ops per image", low=0.0, high=float(self.slots))
+        as_real("start", self.start, "it is the mean number of ops per image", low=0.0, high=self.strongest)
         check_moments(self.every, self.warmup)
         check_size("measure_size", self.measure_size)
 
@@ -131,8 +132,8 @@ class DifficultyFilter(Filter[DifficultyState]):
         return DifficultyState(seed=seed, ops=drawn, strength=self.start)
 
     def policy(self, state: DifficultyState) -> Mixture:
-        """Return an even mixture that applies as many ops per image, on average, as the strength says."""
-        return Mixture(slots=(state.strength / self.slots,) * self.slots, ops=state.ops, semantics=self.semantics)
+        """Return a mixture that applies as many ops per image, on average, as the strength says."""
+        return Mixture(slots=even_counts(state.strength, self.slots), ops=state.ops, semantics=self.semantics)
 
     def step(
         self, state: DifficultyState, subject: Subject, *, epoch: int, epochs: int
@@ -170,7 +171,7 @@ class DifficultyFilter(Filter[DifficultyState]):
         # The first measurement has no past to be averaged with.
         weight = 1.0 if state.steps <= 1 else 1.0 / max(1.0, MEMORY * steps)
         error = state.error + weight * (error - state.error)
-        strength = max(0.0, min(float(self.slots), state.strength + self.speed / steps * error))
+        strength = max(0.0, min(self.strongest, state.strength + self.speed / steps * error))
         return replace(state, strength=strength, error=error)
 
     def _record(self, state: DifficultyState, **found: Any) -> DifficultyRecord:
@@ -182,6 +183,11 @@ class DifficultyFilter(Filter[DifficultyState]):
         mixtures = [(start, self.policy(state)) for start, state in history]
         steps = tuple((start, mixture.level, mixture.slots) for start, mixture in mixtures)
         return MixtureSchedule(steps, epochs, ops=mixtures[-1][1].ops, semantics=self.semantics)
+
+    @property
+    def strongest(self) -> float:
+        """The highest strength."""
+        return self.slots / 2
 
     # What it needs.
 
