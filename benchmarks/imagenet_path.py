@@ -32,7 +32,7 @@ from particleaugment.policies import Policy, parse
 from particleaugment.recipes import recipe
 from particleaugment.search.clone import probe
 from particleaugment.search.paper import PaperFilter
-from particleaugment.trainee.base import Batch, Share
+from particleaugment.trainee.batches import Batch, Share
 from particleaugment.trainee.snapshot import Snapshot
 from particleaugment.trainee.stream import TRAIN, StreamTrainee
 from particleaugment.training.build import build

@@ -16,7 +16,7 @@ from accuracy_tables import literal_records
 from target_pictures import write_target_gallery
 
 from particleaugment import filter as pf
-from particleaugment.core.ops import OPS
+from particleaugment.core.op_table import OPS
 from particleaugment.policies import load
 from particleaugment.report.gallery import write_gallery
 from particleaugment.report.metrics import history

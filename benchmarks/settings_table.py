@@ -9,7 +9,7 @@ from typing import Any
 
 from common import table
 
-from particleaugment.core.ops import OPS
+from particleaugment.core.op_table import OPS
 from particleaugment.search.gap import GapFilter
 from particleaugment.search.paper import PaperFilter
 from particleaugment.training.config import TOP, Config

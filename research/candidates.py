@@ -14,11 +14,11 @@ import torch
 from particle_candidate import ParticleCandidate
 from torch import Tensor
 
-from particleaugment.core.ops import OPS, lookup, op_indices
+from particleaugment.core.op_table import OPS, lookup, op_indices
 from particleaugment.core.program import Program
 from particleaugment.core.random import Stream
-from particleaugment.policies.base import Draws, Policy, get_semantics
 from particleaugment.policies.mixture import even_counts
+from particleaugment.policies.policy import Draws, Policy, get_semantics
 from particleaugment.policies.tables import Draw, DrawTables, both_signs
 from particleaugment.policies.trivial import TrivialAugment
 

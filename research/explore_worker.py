@@ -19,7 +19,7 @@ from proving_worker import difficulty, serve  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 from particleaugment.augment.pipeline import FusedPipeline  # noqa: E402
-from particleaugment.core.ops import TABLE, op_indices  # noqa: E402
+from particleaugment.core.op_table import TABLE, op_indices  # noqa: E402
 from particleaugment.core.random import Stream, uniform  # noqa: E402
 from particleaugment.data import epoch_permutation  # noqa: E402
 from particleaugment.data.split import held_out_split  # noqa: E402

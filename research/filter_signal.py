@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from particleaugment.core.ops import OPS
+from particleaugment.core.op_table import OPS
 from particleaugment.data import ImageData, epoch_permutation, load_data, train_validation_split
 
 HERE = Path(__file__).resolve().parent

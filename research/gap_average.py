@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from particleaugment import filter as pf
-from particleaugment.core.ops import OPS
+from particleaugment.core.op_table import OPS
 from particleaugment.search.gap import FINAL, GapFilter, Severity, averaged_gap
 from particleaugment.training.config import Config, settings_of
 

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from particleaugment.core.ops import lookup, op_indices
+from particleaugment.core.op_table import lookup, op_indices
 from particleaugment.core.program import Program
 from particleaugment.core.random import Stream
-from particleaugment.policies.base import Draws, Policy, get_semantics
+from particleaugment.policies.policy import Draws, Policy, get_semantics
 from particleaugment.policies.tables import Draw, DrawTables, both_signs
 
 SEMANTICS = "trivial-wide"

@@ -13,7 +13,7 @@ from torch import Tensor
 from particleaugment import filter as pf
 from particleaugment.augment.pipeline import FusedPipeline
 from particleaugment.augment.transforms import HorizontalFlip, Normalize, PadCrop, RandomErasing
-from particleaugment.core.ops import OPS
+from particleaugment.core.op_table import OPS
 from particleaugment.data import ImageData, epoch_permutation
 from particleaugment.models import build_model
 from particleaugment.policies import ParticlePolicy

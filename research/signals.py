@@ -16,7 +16,7 @@ from signal_trainee import (
 )
 from torch import Tensor
 
-from particleaugment.core.ops import OPS
+from particleaugment.core.op_table import OPS
 from particleaugment.data import epoch_permutation
 from particleaugment.policies import ParticlePolicy
 from particleaugment.search.clone import MEASUREMENTS

@@ -4,12 +4,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from particleaugment import filter, ops
-from particleaugment.augment.batch import Augment
 from particleaugment.augment.image import ImageTransform
+from particleaugment.augment.module import Augment
 from particleaugment.augment.resized_crop import ResizedCrop
 from particleaugment.augment.transforms import ColorJitter, HorizontalFlip, Normalize, PadCrop, RandomErasing
 from particleaugment.core import semantics
-from particleaugment.core.ops import OPS
+from particleaugment.core.op_table import OPS
 from particleaugment.core.program import Program
 from particleaugment.data.samples import IndexedDataset
 from particleaugment.executors import EXECUTORS, apply

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from toy import IMAGES, LABELS, Convolutional, cross_entropy, network, preprocess, search_by, search_of, step
 
 import particleaugment as pa
-from particleaugment.trainee import base
+from particleaugment.trainee import batches
 from particleaugment.trainee.ranks import RankError, Ranks, fingerprint
 
 PER_RANK = 6
@@ -175,7 +175,7 @@ def own(folder):
         found["networks"].append(fingerprint(model.parameters()))
     found["held out"] = held_out_epochs(rank, world)
     found["observed"] = observed(rank)
-    base.VALUES_PER_BATCH = 5 * IMAGES[0].numel()  # so that a rank has more batches to measure than another
+    batches.VALUES_PER_BATCH = 5 * IMAGES[0].numel()  # so that a rank has more batches to measure than another
     found["measured"] = measured(world, rank)
     found["measured wrapped"] = measured(world, rank, wrapped)
     augment = pa.Augment("rand-m9-n3")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import particleaugment as pa
-from particleaugment.core.ops import AUTOAUGMENT_OPS, NO_UP_OPS
+from particleaugment.core.op_table import AUTOAUGMENT_OPS, NO_UP_OPS
 from particleaugment.executors import native
 from particleaugment.policies.mixture import Mixture
 

@@ -9,7 +9,7 @@ from policy_cases import MANY, agrees_with, every_policy, frequencies_agree, ind
 from scipy import stats
 
 import particleaugment as pa
-from particleaugment.core.ops import lookup
+from particleaugment.core.op_table import lookup
 
 # RandAugment.
 

@@ -8,7 +8,7 @@ from policy_cases import sparse_particles
 
 import particleaugment as pa
 from particleaugment.core import semantics
-from particleaugment.core.ops import Kind, lookup
+from particleaugment.core.op_table import Kind, lookup
 from particleaugment.policies.exports import export
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from policy_cases import MANY, PROPERTY, agrees_with, frequencies_agree
 
 import particleaugment as pa
-from particleaugment.core.ops import lookup
+from particleaugment.core.op_table import lookup
 from particleaugment.core.random import Stream, uniforms
 from particleaugment.policies.exports import export
 from particleaugment.policies.mixture import even_counts

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import particleaugment as pa
 from particleaugment.augment.worker_state import LiveState
-from particleaugment.policies import base
+from particleaugment.policies import policy as policy_module
 from particleaugment.policies.exports import export
 from particleaugment.report.loggers import heat_map
 from particleaugment.report.metrics import history
@@ -25,13 +25,13 @@ OPS = ("Rotate", "Color", "Posterize")
 @pytest.fixture
 def kinds(monkeypatch):
     """Leaves the registry of kinds as it was."""
-    monkeypatch.setattr(base, "_REGISTRY", dict(base._REGISTRY))
+    monkeypatch.setattr(policy_module, "_REGISTRY", dict(policy_module._REGISTRY))
 
 
 @pytest.fixture
 def mixture(kinds):
     @dataclass(frozen=True, eq=False)
-    class Mixture(base.Policy):
+    class Mixture(policy_module.Policy):
         """One op per image, drawn evenly, at its own level and applied with its own probability."""
 
         gates: Tensor = field(repr=False)
@@ -113,7 +113,7 @@ def test_reports(mixture):
 
 
 def test_what_a_class_leaves_out_is_said(kinds):
-    class Bare(base.Policy):
+    class Bare(policy_module.Policy):
         kind = "bare"
 
         def sample(self, ids, epoch=0, seed=0, size=(32, 32)):

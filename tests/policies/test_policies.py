@@ -12,7 +12,7 @@ from policy_cases import MANY, POLICIES, PROPERTY, every_policy, particle_policy
 
 import particleaugment as pa
 from particleaugment.core.semantics import SEMANTICS
-from particleaugment.policies.base import from_dict
+from particleaugment.policies.policy import from_dict
 
 # What holds for every policy.
 

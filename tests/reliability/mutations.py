@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import particleaugment as pa
 from particleaugment.models import build_model
-from particleaugment.policies.base import document, load
+from particleaugment.policies.policy import document, load
 from particleaugment.recipes import get_recipe
 from particleaugment.report.metrics import alarms, history
 from particleaugment.report.summary import filter_health

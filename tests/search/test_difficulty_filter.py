@@ -10,7 +10,7 @@ from torch import nn
 
 import particleaugment as pa
 from particleaugment.search.difficulty import STEERED, DifficultyState, own_statistics
-from particleaugment.search.protocol import Subject
+from particleaugment.search.filter_base import Subject
 
 OPS = ("Rotate", "Color", "Equalize")
 PROPERTY = settings(max_examples=60, deadline=None, derandomize=True)

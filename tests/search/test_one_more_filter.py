@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from toy import IMAGES, LABELS, cross_entropy, network, preprocess
 
 import particleaugment as pa
-from particleaugment.search.protocol import Filter, FilterRecord, FilterState
+from particleaugment.search.filter_base import Filter, FilterRecord, FilterState
 
 
 @dataclass(frozen=True)

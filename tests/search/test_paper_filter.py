@@ -17,7 +17,7 @@ from particleaugment import filter as pf
 from particleaugment.data.samples import Samples
 from particleaugment.search.clone import CloneLosses
 from particleaugment.search.controls import AuthorsFilter, FrozenPaperFilter, ShuffledPaperFilter
-from particleaugment.search.protocol import Subject
+from particleaugment.search.filter_base import Subject
 from particleaugment.trainee.eager import EagerTrainee
 from particleaugment.trainee.learner import Learner
 

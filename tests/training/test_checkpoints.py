@@ -8,7 +8,7 @@ import torch
 from runs import Bomb, sealed
 
 from particleaugment.models import build_model
-from particleaugment.models.weights import network_tensors
+from particleaugment.models.weight_files import network_tensors
 from particleaugment.recipes import get_recipe
 from particleaugment.training.checkpoint import (
     CheckpointError,

@@ -12,12 +12,12 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from particleaugment.augment.batch import Augment, whole_id
+from particleaugment.augment.module import Augment, whole_id
 from particleaugment.augment.one_image import OneImage
 from particleaugment.augment.structures import MOVED, Mover, is_image, leaves, mapped, move_named, tv_kind
 from particleaugment.executors import choose_executor
 from particleaugment.executors.targets import TargetOptions
-from particleaugment.policies.base import Policy
+from particleaugment.policies.policy import Policy
 
 if TYPE_CHECKING:
     from particleaugment.search.search import ParticleAugment

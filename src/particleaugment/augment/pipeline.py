@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from particleaugment.augment.transforms import HorizontalFlip, Normalize, PadCrop, RandomErasing, Transform
-from particleaugment.core.ops import check_size
+from particleaugment.core.op_table import check_size
 from particleaugment.core.program import Program
 from particleaugment.executors.fused import OUTPUTS, LaunchParameters, launch
 from particleaugment.policies import Policy

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from particleaugment.core.ops import op_indices
+from particleaugment.core.op_table import op_indices
 from particleaugment.core.program import Program
 from particleaugment.core.random import Stream, exp, sqrt, uniform
 from particleaugment.executors import apply
 from particleaugment.executors.steps import Move
-from particleaugment.policies.base import checked_count, checked_fraction, checked_size
+from particleaugment.policies.policy import checked_count, checked_fraction, checked_size
 
 __all__ = ["ColorJitter", "HorizontalFlip", "Normalize", "PadCrop", "RandomErasing", "Transform"]
 

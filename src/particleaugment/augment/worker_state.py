@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import get_worker_info
 
-from particleaugment.policies.base import Policy
+from particleaugment.policies.policy import Policy
 from particleaugment.util.shared_memory import ordinary_tensors, sharing
 
 __all__ = ["LiveState"]

@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from particleaugment.augment.batch import Augment
+from particleaugment.augment.module import Augment
 from particleaugment.bench.peers import timm_transform, torchvision_transform
 from particleaugment.executors import native
 from particleaugment.policies import RandAugment

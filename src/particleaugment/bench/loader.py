@@ -21,8 +21,8 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from particleaugment.augment.batch import Augment
 from particleaugment.augment.image import ImageTransform
+from particleaugment.augment.module import Augment
 from particleaugment.bench.cpu import each, generated_images, pictures_of, threads_restored
 from particleaugment.bench.peers import timm_transform, torchvision_trivial
 from particleaugment.data.decode import RandomResizedCrop

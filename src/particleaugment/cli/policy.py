@@ -69,8 +69,8 @@ def add_commands(app: typer.Typer, clear_errors: Callable[[], AbstractContextMan
     ) -> None:
         """Read a published list of sub-policies into a policy file."""
         with clear_errors():
-            from particleaugment.policies.base import document
             from particleaugment.policies.imports import import_policy
+            from particleaugment.policies.policy import document
 
             policy, found = import_policy(file, source.value, name)
             note = (

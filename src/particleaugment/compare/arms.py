@@ -10,11 +10,11 @@ from types import MappingProxyType
 from typing import Any
 
 from particleaugment.compare.run_record import ARM_NAME, ArmName
-from particleaugment.core.ops import OPS
+from particleaugment.core.op_table import OPS
 from particleaugment.policies.parse import TIMM_OPS
 from particleaugment.recipes import Recipe
+from particleaugment.search.filter_base import Filter
 from particleaugment.search.filters import FILTERS
-from particleaugment.search.protocol import Filter
 from particleaugment.training.build import resolve
 from particleaugment.training.config import LEARNED, Config, ConfigError, settings_of
 from particleaugment.training.override import assigned, is_filter_setting, override

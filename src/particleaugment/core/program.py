@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from particleaugment.core.ops import TABLE, Kind, Op, all_ops, by_index, check_argument, lookup
+from particleaugment.core.op_table import TABLE, Kind, Op, all_ops, by_index, check_argument, lookup
 from particleaugment.util.hints import nearest_name
 
 __all__ = ["RESAMPLING", "Program", "resample_code"]
@@ -33,7 +33,7 @@ class Program:
     """For each of B images, K slots run in order; an unused slot holds Identity with argument 0.
 
     Attributes:
-        op: Op indices, int64 ``[B, K]``; :func:`particleaugment.core.ops.by_index` gives their rows.
+        op: Op indices, int64 ``[B, K]``; :func:`particleaugment.core.op_table.by_index` gives their rows.
         arg: Arguments in physical units, float64 ``[B, K]``.
         resample: Resampling filter per slot as int64 codes ``[B, K]`` (positions in :data:`RESAMPLING`, -1 for the one
             given to ``apply``), or ``None`` when every slot leaves it to ``apply``.

@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from particleaugment.core import ops, semantics
-from particleaugment.core.ops import TABLE, Kind, Op
+from particleaugment.core import op_table, semantics
+from particleaugment.core.op_table import TABLE, Kind, Op
 
 __all__ = ["check_places", "names_in", "register", "run_batch", "run_pillow"]
 
@@ -42,10 +42,10 @@ def register(
     levels: Mapping[str, semantics.LevelRule | tuple[float, float]] | None,
     keeps_places: bool,
 ) -> Op:
-    """Add an op to the table; see :func:`particleaugment.core.ops.register`."""
+    """Add an op to the table; see :func:`particleaugment.core.op_table.register`."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ValueError(f"an op's name is a word of letters, digits and underscores, got {name!r}")
-    known = ops._BY_NAME.get(name)
+    known = op_table._BY_NAME.get(name)
     if known is not None and known.kind is not Kind.OWN:
         raise ValueError(f"{name} is built in; give your op another name")
     for role, function in (("batch", batch), ("pillow", pillow)):
@@ -55,11 +55,11 @@ def register(
     if neutral is not None and not low <= neutral <= high:
         raise ValueError(f"neutral of {name} must lie in its range {low:g} to {high:g}, got {neutral!r}")
     rules = _checked_levels(name, levels, (low, high), signed, neutral)
-    index = len(ops._OPS_BY_INDEX) if known is None else known.index
+    index = len(op_table._OPS_BY_INDEX) if known is None else known.index
     op = Op(name, index, Kind.OWN, unit, signed, low, high, neutral)
     if known is None:
-        ops._OPS_BY_INDEX.append(op)
-    ops._OPS_BY_INDEX[index] = ops._BY_NAME[name] = op
+        op_table._OPS_BY_INDEX.append(op)
+    op_table._OPS_BY_INDEX[index] = op_table._BY_NAME[name] = op
     _FUNCTIONS[index] = _Functions(batch, pillow, keeps_places)
     semantics.define_own(name, rules)
     return op
@@ -108,13 +108,13 @@ def names_in(op: Tensor) -> tuple[str, ...]:
     """Return the registered ops among op indices ``[B, K]``; looks at the values only if some op is registered."""
     if not _FUNCTIONS or op.numel() == 0 or int(op.max()) < len(TABLE):
         return ()
-    return tuple(ops.by_index(index).name for index in torch.unique(op[op >= len(TABLE)]).tolist())
+    return tuple(op_table.by_index(index).name for index in torch.unique(op[op >= len(TABLE)]).tolist())
 
 
 def check_places(names: Iterable[str]) -> None:
     """Raise a ValueError if one of some registered ops may move objects, which masks and boxes could not follow."""
     for name in names:
-        if not _FUNCTIONS[ops.lookup(name).index].keeps_places:
+        if not _FUNCTIONS[op_table.lookup(name).index].keeps_places:
             raise ValueError(
                 f"{name} is registered, and masks, boxes and keypoints cannot follow it; if it leaves every object "
                 "where it is, register it with keeps_places=True, else leave it out"
@@ -127,13 +127,15 @@ def run_batch(index: int, images: Tensor, arg: Tensor) -> Tensor:
     expected = (len(images), 3, *images.shape[2:])
     if not isinstance(result, Tensor) or result.dtype != torch.uint8 or tuple(result.shape) != expected:
         got = f"{result.dtype} {tuple(result.shape)}" if isinstance(result, Tensor) else type(result).__name__
-        raise TypeError(f"the batch function of {ops.by_index(index).name} must return uint8 {expected}, got {got}")
+        raise TypeError(
+            f"the batch function of {op_table.by_index(index).name} must return uint8 {expected}, got {got}"
+        )
     return result[:, : images.shape[1]].to(images.device)
 
 
 def run_pillow(index: int, image: Image.Image, arg: float) -> Image.Image:
     """Apply a registered op to an RGB image by its Pillow function."""
-    name, function = ops.by_index(index).name, _FUNCTIONS[index].pillow
+    name, function = op_table.by_index(index).name, _FUNCTIONS[index].pillow
     if function is None:
         raise ValueError(f"{name} has no Pillow function; register it with pillow=..., or use executor 'batch'")
     result = function(image.copy(), arg)

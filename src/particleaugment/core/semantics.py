@@ -18,7 +18,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from particleaugment.core.ops import TABLE, check_size, lookup
+from particleaugment.core.op_table import TABLE, check_size, lookup
 from particleaugment.util.hints import nearest_name
 
 __all__ = ["SEMANTICS", "LevelRule", "PatchRule", "Semantics", "get"]

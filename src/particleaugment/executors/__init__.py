@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from particleaugment.core import registry
-from particleaugment.core.ops import Kind, check_size, lookup
+from particleaugment.core.op_table import Kind, check_size, lookup
 from particleaugment.core.program import Program, resample_code
 from particleaugment.executors import native
 from particleaugment.executors.coefficients import MAX_SIDE, luminance

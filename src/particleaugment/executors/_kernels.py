@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from particleaugment.core.ops import TABLE, Kind, lookup
+from particleaugment.core.op_table import TABLE, Kind, lookup
 from particleaugment.executors._geometry_kernels import OPAQUE, affine, quarter_turns, resample
 from particleaugment.executors.coefficients import INVERT, POSTERIZE, SOLARIZE, SOLARIZE_ADD
 from particleaugment.executors.native import PACKED, PLANAR

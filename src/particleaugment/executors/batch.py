@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from particleaugment.core import registry
-from particleaugment.core.ops import IDENTITY, Kind, by_index, lookup
+from particleaugment.core.op_table import IDENTITY, Kind, by_index, lookup
 from particleaugment.core.program import UNSET, Program
 from particleaugment.executors.coefficients import Affine, affine, blend_factor, patch_colours, pointwise_table
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from particleaugment.core.ops import Kind, Op, lookup
+from particleaugment.core.op_table import Kind, Op, lookup
 from particleaugment.core.program import Program
 from particleaugment.executors import apply
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from particleaugment.core.ops import lookup
+from particleaugment.core.op_table import lookup
 
 __all__ = ["Affine", "affine", "blend_factor", "luminance", "patch_colours", "pixels_shifted", "pointwise_table"]
 

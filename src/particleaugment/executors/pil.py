@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw, ImageEnhance, ImageOps
 from torch import Tensor
 
 from particleaugment.core import registry
-from particleaugment.core.ops import Kind, by_index
+from particleaugment.core.op_table import Kind, by_index
 from particleaugment.core.program import UNSET, Program
 from particleaugment.executors.coefficients import luminance, pixels_shifted, pointwise_table
 

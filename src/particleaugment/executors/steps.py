@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from particleaugment.core.ops import TABLE, Kind, lookup
+from particleaugment.core.op_table import TABLE, Kind, lookup
 from particleaugment.core.program import Program
 from particleaugment.executors.coefficients import affine
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from particleaugment.search.protocol import FilterRecord
+from particleaugment.search.filter_base import FilterRecord
 from particleaugment.search.search import ParticleAugment
 
 __all__ = ["SearchDriver"]

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from particleaugment.augment.batch import Augment
+from particleaugment.augment.module import Augment
 from particleaugment.integrations import require
 from particleaugment.integrations.driver import SearchDriver
 from particleaugment.report.loggers import rendered, search_figures, search_metrics

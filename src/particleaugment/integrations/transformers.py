@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from particleaugment.augment.batch import Augment
+from particleaugment.augment.module import Augment
 from particleaugment.data.samples import image_and_target, stacked, to_uint8
 from particleaugment.integrations import require
 from particleaugment.integrations.driver import SearchDriver

@@ -17,7 +17,7 @@ from particleaugment.augment.transforms import Normalize
 from particleaugment.data.decode import CentreCrop, read_image
 from particleaugment.data.folder import LARGEST_SIZE
 from particleaugment.models import build_model
-from particleaugment.models.weights import network_tensors, open_weights
+from particleaugment.models.weight_files import network_tensors, open_weights
 from particleaugment.util.strict_json import clipped
 
 __all__ = ["TrainedModel", "load_model"]

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from particleaugment.core.ops import lookup
+from particleaugment.core.op_table import lookup
 from particleaugment.core.random import CENTRAL, FAR, MIDDLE, Stream
 from particleaugment.policies.tables import Draw
 

@@ -10,8 +10,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from particleaugment.core.program import Program
-from particleaugment.policies.base import Policy, get_semantics
 from particleaugment.policies.plan import DrawPlan
+from particleaugment.policies.policy import Policy, get_semantics
 from particleaugment.policies.subpolicies import SubPolicies, SubPolicy
 from particleaugment.policies.tables import DrawTables
 from particleaugment.util.hints import nearest_name

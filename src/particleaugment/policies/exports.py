@@ -8,10 +8,10 @@ from decimal import Decimal
 from functools import singledispatch
 from typing import Any, NamedTuple
 
-from particleaugment.core.ops import OPS, Kind, lookup
+from particleaugment.core.op_table import OPS, Kind, lookup
 from particleaugment.policies.auto import PUBLISHED, AutoAugment
-from particleaugment.policies.base import Policy, document, get_semantics
 from particleaugment.policies.parse import _TIMM_WEIGHTS, TIMM_OPS, parse
+from particleaugment.policies.policy import Policy, document, get_semantics
 from particleaugment.policies.rand import Identity, RandAugment
 from particleaugment.policies.snippets import TIMM_SNIPPET, TORCHVISION_SNIPPET
 from particleaugment.policies.subpolicies import SubPolicies, SubPolicy

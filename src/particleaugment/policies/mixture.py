@@ -10,10 +10,11 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from particleaugment.core.ops import lookup, op_indices
+from particleaugment.core.op_table import lookup, op_indices
 from particleaugment.core.program import Program
 from particleaugment.core.random import Stream
-from particleaugment.policies.base import (
+from particleaugment.policies.plan import DrawPlan
+from particleaugment.policies.policy import (
     RESAMPLE_CHOICES,
     Draws,
     Policy,
@@ -24,7 +25,6 @@ from particleaugment.policies.base import (
     get_semantics,
     listed,
 )
-from particleaugment.policies.plan import DrawPlan
 from particleaugment.policies.rand import _indices
 from particleaugment.policies.schedule import EpochPolicies
 from particleaugment.policies.subpolicies import SubPolicies

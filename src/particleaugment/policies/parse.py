@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import re
 
-from particleaugment.core.ops import AUTHORS_OPS
+from particleaugment.core.op_table import AUTHORS_OPS
 from particleaugment.policies.auto import PUBLISHED, AutoAugment, published
-from particleaugment.policies.base import Policy
+from particleaugment.policies.policy import Policy
 from particleaugment.policies.rand import Identity, RandAugment
 from particleaugment.policies.subpolicies import SubPolicies
 from particleaugment.policies.trivial import TrivialAugment

@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from particleaugment.core.ops import OPS, op_indices
+from particleaugment.core.op_table import OPS, op_indices
 from particleaugment.core.program import Program
 from particleaugment.core.random import Stream
-from particleaugment.policies.base import (
+from particleaugment.policies.plan import DrawPlan
+from particleaugment.policies.policy import (
     RESAMPLE_CHOICES,
     Draws,
     Policy,
@@ -26,7 +27,6 @@ from particleaugment.policies.base import (
     listed,
     places,
 )
-from particleaugment.policies.plan import DrawPlan
 from particleaugment.policies.rand import _indices
 from particleaugment.policies.subpolicies import SubPolicies
 from particleaugment.policies.tables import Draw, DrawTables, both_signs

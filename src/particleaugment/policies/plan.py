@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from particleaugment.core import semantics
-from particleaugment.core.ops import Kind, check_size, lookup, op_indices
+from particleaugment.core.op_table import Kind, check_size, lookup, op_indices
 from particleaugment.core.program import UNSET, Program
 from particleaugment.core.random import checked_epoch, checked_ids, checked_seed
 from particleaugment.executors import native

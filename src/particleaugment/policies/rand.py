@@ -10,10 +10,11 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from particleaugment.core.ops import OPS, op_indices
+from particleaugment.core.op_table import OPS, op_indices
 from particleaugment.core.program import Program
 from particleaugment.core.random import Stream, log
-from particleaugment.policies.base import (
+from particleaugment.policies.plan import DrawPlan
+from particleaugment.policies.policy import (
     RESAMPLE_CHOICES,
     Draws,
     Policy,
@@ -27,7 +28,6 @@ from particleaugment.policies.base import (
     get_semantics,
     places,
 )
-from particleaugment.policies.plan import DrawPlan
 from particleaugment.policies.tables import Draw, DrawTables, both_signs
 
 __all__ = ["Identity", "RandAugment"]

@@ -12,10 +12,10 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from torch import Tensor
 
-from particleaugment.core.ops import OPS
+from particleaugment.core.op_table import OPS
 from particleaugment.core.program import Program
-from particleaugment.policies.base import Policy, checked_count, listed, load
 from particleaugment.policies.particles import ParticlePolicy
+from particleaugment.policies.policy import Policy, checked_count, listed, load
 
 __all__ = ["EpochPolicies", "Schedule", "ScheduleStep"]
 

@@ -11,10 +11,11 @@ from typing import Any, ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from particleaugment.core.ops import lookup, op_indices
+from particleaugment.core.op_table import lookup, op_indices
 from particleaugment.core.program import Program
 from particleaugment.core.random import Stream
-from particleaugment.policies.base import (
+from particleaugment.policies.plan import DrawPlan
+from particleaugment.policies.policy import (
     RESAMPLE_CHOICES,
     Draws,
     Policy,
@@ -27,7 +28,6 @@ from particleaugment.policies.base import (
     interval_edges,
     places,
 )
-from particleaugment.policies.plan import DrawPlan
 from particleaugment.policies.rand import _indices
 from particleaugment.policies.tables import Draw, DrawTables, both_signs
 

@@ -9,10 +9,11 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from particleaugment.core.ops import op_indices
+from particleaugment.core.op_table import op_indices
 from particleaugment.core.program import Program
 from particleaugment.core.random import Stream
-from particleaugment.policies.base import (
+from particleaugment.policies.plan import DrawPlan
+from particleaugment.policies.policy import (
     RESAMPLE_CHOICES,
     Draws,
     Policy,
@@ -22,7 +23,6 @@ from particleaugment.policies.base import (
     checked_size,
     get_semantics,
 )
-from particleaugment.policies.plan import DrawPlan
 from particleaugment.policies.rand import _indices
 from particleaugment.policies.tables import Draw, DrawTables, both_signs
 

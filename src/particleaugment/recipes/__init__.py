@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from particleaugment.recipes.base import Recipe
 from particleaugment.recipes.cifar10 import cifar10_quick, cifar10_shakeshake, cifar10_wrn28_2, cifar10_wrn28_10
 from particleaugment.recipes.cifar100 import cifar100_wrn28_2, cifar100_wrn28_10
-from particleaugment.recipes.digits import digits
+from particleaugment.recipes.definition import Recipe
+from particleaugment.recipes.embedded import digits
 from particleaugment.recipes.imagenet import folder, imagenet_resnet50
 from particleaugment.training.config import Config, ConfigError
 from particleaugment.util.hints import nearest_name

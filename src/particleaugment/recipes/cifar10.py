@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from particleaugment.recipes.base import Recipe
+from particleaugment.recipes.definition import Recipe
 from particleaugment.search.gap import GapFilter
 from particleaugment.search.paper import PaperFilter
 from particleaugment.training.config import Config

@@ -10,7 +10,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from particleaugment.core.ops import TABLE, Kind
+from particleaugment.core.op_table import TABLE, Kind
 from particleaugment.core.program import Program
 from particleaugment.core.semantics import get
 from particleaugment.executors import apply

@@ -14,8 +14,8 @@ from PIL import Image
 from particleaugment.policies import Policy
 from particleaugment.report.plots import draw_deltas, draw_inclusion
 from particleaugment.report.svg import picture
+from particleaugment.search.filter_base import FilterRecord
 from particleaugment.search.paper import PaperRecord
-from particleaugment.search.protocol import FilterRecord
 from particleaugment.search.search import ParticleAugment
 
 __all__ = ["SearchLogger", "heat_map", "log_values", "rendered", "search_figures", "search_metrics"]

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from particleaugment.models.weights import open_weights
+from particleaugment.models.weight_files import open_weights
 from particleaugment.policies import Policy, Schedule, load
-from particleaugment.policies.base import document
+from particleaugment.policies.policy import document
 from particleaugment.search.history import unpacked
 from particleaugment.training.checkpoint import CheckpointError, find_checkpoints, load_checkpoint
 from particleaugment.training.checkpoint_content import network_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from particleaugment import filter as pf
 from particleaugment.filter.resample import SCHEMES
-from particleaugment.policies.base import checked_choice, checked_level, get_semantics
+from particleaugment.policies.policy import checked_choice, checked_level, get_semantics
 from particleaugment.util.hints import nearest_name
 
 __all__ = ["check_choice", "check_count", "check_moments", "check_particles", "check_resampling", "check_size"]

@@ -11,10 +11,10 @@ from torch import Tensor
 from particleaugment import filter as pf
 from particleaugment.core.random import Stream, uniform
 from particleaugment.policies.particles import ParticlePolicy
+from particleaugment.search.filter_base import Subject
 from particleaugment.search.gap import GapFilter, GapState
 from particleaugment.search.paper import PaperFilter, PaperState
-from particleaugment.search.particles import ParticleRecord, ParticleState
-from particleaugment.search.protocol import Subject
+from particleaugment.search.particle_state import ParticleRecord, ParticleState
 
 __all__ = ["AuthorsFilter", "FrozenGapFilter", "FrozenPaperFilter", "ShuffledPaperFilter"]
 

@@ -26,12 +26,12 @@ from typing import Any, ClassVar, Self
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from particleaugment.core.ops import OPS
+from particleaugment.core.op_table import OPS
 from particleaugment.filter._checks import as_real
 from particleaugment.policies.mixture import Mixture, MixtureSchedule, even_counts
 from particleaugment.policies.trivial import TrivialAugment
 from particleaugment.search.checks import check_count, check_moments, check_size
-from particleaugment.search.protocol import Filter, FilterRecord, FilterState, Subject
+from particleaugment.search.filter_base import Filter, FilterRecord, FilterState, Subject
 
 __all__ = ["DifficultyFilter", "DifficultyRecord", "DifficultyState", "own_statistics"]
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from particleaugment.search.controls import AuthorsFilter, FrozenGapFilter, FrozenPaperFilter, ShuffledPaperFilter
 from particleaugment.search.difficulty import DifficultyFilter
+from particleaugment.search.filter_base import Filter
 from particleaugment.search.gap import GapFilter
 from particleaugment.search.paper import PaperFilter
-from particleaugment.search.protocol import Filter
 
 __all__ = ["FILTERS", "filter_settings"]
 

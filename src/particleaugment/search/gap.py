@@ -32,8 +32,8 @@ from particleaugment.policies.particles import ParticlePolicy
 from particleaugment.policies.schedule import Schedule
 from particleaugment.search.checks import check_moments, check_particles, check_resampling, check_size
 from particleaugment.search.clone import MEASUREMENTS
-from particleaugment.search.particles import ParticleRecord, ParticleState, particle_schedule
-from particleaugment.search.protocol import Filter, Subject
+from particleaugment.search.filter_base import Filter, Subject
+from particleaugment.search.particle_state import ParticleRecord, ParticleState, particle_schedule
 from particleaugment.trainee.protocol import Progress, Trainee
 
 __all__ = [

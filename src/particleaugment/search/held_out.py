@@ -11,7 +11,7 @@ from torch import Tensor
 
 from particleaugment.data.groups import as_groups
 from particleaugment.data.split import held_out_split
-from particleaugment.search.protocol import Filter
+from particleaugment.search.filter_base import Filter
 from particleaugment.trainee.ranks import fingerprint
 
 __all__ = ["Division"]

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from particleaugment.search.protocol import FilterState
+from particleaugment.search.filter_base import FilterState
 
 __all__ = ["packed", "unpacked"]
 

@@ -35,8 +35,8 @@ from particleaugment.search.checks import (
     check_size,
 )
 from particleaugment.search.clone import CloneLosses, clone_samples, probe
-from particleaugment.search.particles import ParticleRecord, ParticleState, particle_schedule
-from particleaugment.search.protocol import Filter, Subject
+from particleaugment.search.filter_base import Filter, Subject
+from particleaugment.search.particle_state import ParticleRecord, ParticleState, particle_schedule
 
 __all__ = ["PaperFilter", "PaperRecord", "PaperState"]
 

@@ -11,19 +11,19 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from particleaugment.augment.batch import Augment
+from particleaugment.augment.module import Augment
 from particleaugment.augment.transforms import Transform
-from particleaugment.core.ops import OPS
+from particleaugment.core.op_table import OPS
 from particleaugment.data.listing import ImageList
 from particleaugment.data.samples import Samples
 from particleaugment.executors.targets import TargetOptions
-from particleaugment.policies.base import Policy, checked_ops
+from particleaugment.policies.policy import Policy, checked_ops
+from particleaugment.search.filter_base import Filter, FilterRecord, FilterState, Subject
 from particleaugment.search.filters import filter_settings
 from particleaugment.search.gap import GapFilter
 from particleaugment.search.held_out import Division
 from particleaugment.search.history import packed, unpacked
 from particleaugment.search.observed import ObservedLosses
-from particleaugment.search.protocol import Filter, FilterRecord, FilterState, Subject
 from particleaugment.search.training_set import SearchAugment, TrainingSet
 from particleaugment.search.wrapped import unwrapped
 from particleaugment.trainee.eager import EagerTrainee

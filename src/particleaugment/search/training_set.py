@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from particleaugment.augment.batch import Augment
 from particleaugment.augment.image import sample_id
+from particleaugment.augment.module import Augment
 from particleaugment.augment.one_image import OneImage
 from particleaugment.augment.transforms import Transform
 from particleaugment.data.samples import Samples, to_uint8
 from particleaugment.executors.steps import Steps
 from particleaugment.executors.targets import TargetOptions
-from particleaugment.policies.base import Policy
+from particleaugment.policies.policy import Policy
 from particleaugment.search.held_out import Division
 
 __all__ = ["SearchAugment", "TrainingSet"]

@@ -7,9 +7,9 @@ from typing import cast
 
 from torch import Tensor
 
-from particleaugment.augment.batch import Augment
+from particleaugment.augment.module import Augment
 from particleaugment.data.samples import Samples
-from particleaugment.trainee.base import Batch, LoopTrainee, PlainImages, Share
+from particleaugment.trainee.batches import Batch, LoopTrainee, PlainImages, Share
 from particleaugment.trainee.learner import Learner
 from particleaugment.trainee.pipelines import MaskPipeline, are_masks, step_pipelines
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from particleaugment.trainee.base import LoopTrainee, PlainImages, Share
+from particleaugment.trainee.batches import LoopTrainee, PlainImages, Share
 from particleaugment.trainee.learner import Learner
 from particleaugment.trainee.pipelines import Pipelines
 from particleaugment.trainee.snapshot import Snapshot

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol, cast
 import torch
 from torch import Tensor
 
-from particleaugment.augment.batch import Augment
+from particleaugment.augment.module import Augment
 from particleaugment.augment.pipeline import FusedPipeline, fusable
 from particleaugment.augment.transforms import ColorJitter, Normalize, Transform
 from particleaugment.core.program import Program, resample_code

@@ -9,8 +9,8 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from particleaugment.policies.base import Policy
 from particleaugment.policies.particles import ParticlePolicy
+from particleaugment.policies.policy import Policy
 
 __all__ = ["Progress", "Trainee", "silent"]
 

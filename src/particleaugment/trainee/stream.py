@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from particleaugment.data.reader import Reader
 from particleaugment.data.streamed import StreamedData
-from particleaugment.trainee.base import Batch, LoopTrainee, PlainImages, Share
+from particleaugment.trainee.batches import Batch, LoopTrainee, PlainImages, Share
 from particleaugment.trainee.learner import Learner, NonFiniteLoss
 from particleaugment.trainee.pipelines import Pipelines
 from particleaugment.trainee.snapshot import Snapshot

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from particleaugment.augment.batch import Augment
+from particleaugment.augment.module import Augment
 from particleaugment.augment.pipeline import fusable
 from particleaugment.augment.transforms import ColorJitter, HorizontalFlip, Normalize, PadCrop, RandomErasing, Transform
 from particleaugment.data import FOLDER_SIZE, ImageData, ImageList, find_files, load_data, needed_place

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from particleaugment.models import build_model
-from particleaugment.models.weights import mismatch, tensor_problem
+from particleaugment.models.weight_files import mismatch, tensor_problem
+from particleaugment.search.filter_base import Filter
 from particleaugment.search.filters import filter_settings
 from particleaugment.search.history import unpacked
-from particleaugment.search.protocol import Filter
 from particleaugment.training.config import Config, ConfigError
 from particleaugment.util.strict_json import clipped
 

@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from particleaugment.core.ops import OPS
+from particleaugment.core.op_table import OPS
 from particleaugment.policies import Policy, Schedule, load, parse
 from particleaugment.policies.parse import with_ops
+from particleaugment.search.filter_base import Filter
 from particleaugment.search.filters import FILTERS, filter_settings
 from particleaugment.search.gap import GapFilter
-from particleaugment.search.protocol import Filter
 from particleaugment.training.settings import (
     ConfigError,
     DataSettings,

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from particleaugment.search.filter_base import Filter
 from particleaugment.search.held_out import Division
-from particleaugment.search.protocol import Filter
 from particleaugment.trainee.ranks import Ranks
 from particleaugment.training.config import ConfigError
 from particleaugment.training.run import RunError, RunFolder

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from particleaugment.core.ops import named_set
+from particleaugment.core.op_table import named_set
+from particleaugment.search.filter_base import Filter
 from particleaugment.search.filters import FILTERS
-from particleaugment.search.protocol import Filter
 from particleaugment.training.config import SECTIONS, TOP, Config, kinds_of
 from particleaugment.training.settings import ConfigError
 from particleaugment.training.values import from_json_value, from_text

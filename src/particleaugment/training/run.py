@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from particleaugment.policies.base import document
+from particleaugment.policies.policy import document
 from particleaugment.training.checkpoint import find_checkpoints
 from particleaugment.training.config import SIZE_LIMIT, Config, ConfigError
 from particleaugment.training.records import RecordError, read_records

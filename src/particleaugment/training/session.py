@@ -17,7 +17,7 @@ from particleaugment.data import epoch_permutation
 from particleaugment.data.identity import data_identity
 from particleaugment.data.split import batch_sizes
 from particleaugment.policies import Policy
-from particleaugment.policies.base import document
+from particleaugment.policies.policy import document
 from particleaugment.search.search import ParticleAugment
 from particleaugment.trainee.learner import NonFiniteLoss
 from particleaugment.trainee.ranks import Ranks

@@ -11,7 +11,7 @@ from torch import Tensor
 from particleaugment import filter as pf
 from particleaugment.policies.particles import ParticlePolicy
 from particleaugment.policies.schedule import Schedule, ScheduleStep
-from particleaugment.search.protocol import FilterRecord, FilterState
+from particleaugment.search.filter_base import FilterRecord, FilterState
 
 __all__ = ["ParticleRecord", "ParticleState", "particle_schedule"]
 

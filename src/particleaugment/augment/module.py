@@ -29,9 +29,9 @@ from particleaugment.executors import (
 )
 from particleaugment.executors.steps import Move, Steps
 from particleaugment.executors.targets import Augmented, TargetOptions, checked, moved, settings_of
-from particleaugment.policies.base import Policy
 from particleaugment.policies.parse import parse
 from particleaugment.policies.plan import DrawPlan
+from particleaugment.policies.policy import Policy
 
 __all__ = ["Augment", "one_id", "whole_id"]
 

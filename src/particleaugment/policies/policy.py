@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from particleaugment.core import semantics
-from particleaugment.core.ops import lookup, op_indices
+from particleaugment.core.op_table import lookup, op_indices
 from particleaugment.core.program import Program
 from particleaugment.core.random import Stream, standard_normal, uniforms
 from particleaugment.policies.plan import DrawPlan

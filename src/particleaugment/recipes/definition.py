@@ -8,10 +8,10 @@ from types import MappingProxyType
 from typing import Any
 
 from particleaugment.search.controls import AuthorsFilter, FrozenGapFilter, FrozenPaperFilter, ShuffledPaperFilter
+from particleaugment.search.filter_base import Filter
 from particleaugment.search.filters import FILTERS
 from particleaugment.search.gap import GapFilter
 from particleaugment.search.paper import PaperFilter
-from particleaugment.search.protocol import Filter
 from particleaugment.training.config import Config
 from particleaugment.training.override import override, with_settings
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from torch import Tensor
 
-from particleaugment.policies.base import Policy
+from particleaugment.policies.policy import Policy
 from particleaugment.trainee.protocol import Progress, Trainee
 from particleaugment.trainee.snapshot import Snapshot
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import particleaugment as pa
 from particleaugment.models import build_model
-from particleaugment.models.weights import mismatch, network_tensors, open_weights
+from particleaugment.models.weight_files import mismatch, network_tensors, open_weights
 
 KNOWN = {
     "model": "wrn-10-1",
