@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 from particleaugment.cli.main import app
 from particleaugment.data import FolderDataset, list_folder
+from particleaugment.data import reader as reader_module
 from particleaugment.data.reader import Reader, ReadError, default_workers
 from particleaugment.data.streamed import open_folder
 from particleaugment.policies import RandAugment
@@ -104,6 +105,21 @@ def reader_of(root, workers, **options):
 
 
 # Reading.
+
+
+def test_a_stop_that_reaches_workers_before_they_are_ready_does_not_end_them(made, monkeypatch):
+    ready = reader_module._leave_signals_to_the_parent
+
+    def stopped_first(worker):
+        os.kill(os.getpid(), signal.SIGTERM)
+        ready(worker)
+
+    monkeypatch.setattr(reader_module, "_leave_signals_to_the_parent", stopped_first)
+    _, reader = reader_of(made, 2)
+    with reader.guarded():
+        assert sum(len(ids) for ids, _ in reader.batches("train", torch.arange(16).split(4))) == 16
+    reader.close()
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
 
 
 @pytest.mark.parametrize("workers", [1, 2])

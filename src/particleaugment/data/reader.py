@@ -101,7 +101,8 @@ class Reader:
             worker_init_fn=_leave_signals_to_the_parent,
             generator=torch.Generator(),  # or the loader would draw from the global one
         )
-        pieces = iter(self._loader)
+        with _signals_held():
+            pieces = iter(self._loader)
         # Registered after the loader's own, so run before it: that one waits for workers it has not told to end.
         atexit.register(self.close)
         return pieces
@@ -181,7 +182,24 @@ class _Files(Dataset[Any]):
         )
 
 
+_STOPS = (signal.SIGINT, signal.SIGTERM)
+_has_masks = hasattr(signal, "pthread_sigmask")
+
+
+@contextlib.contextmanager
+def _signals_held() -> Iterator[None]:
+    """Keep signals waiting, also in processes that are started meanwhile: a worker that has just begun would die."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS) if _has_masks else set()
+    try:
+        yield
+    finally:
+        if _has_masks:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _leave_signals_to_the_parent(worker: int) -> None:
     """Ctrl-C and a stop sent to the whole group reach workers too, which must go on until the parent has saved."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in _STOPS:
         signal.signal(number, signal.SIG_IGN)
+    if _has_masks:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
