@@ -19,6 +19,7 @@ from accuracy_tables import PHASES, POLICIES, comparison, controls, literal, pol
 from common import result, table
 from loader_throughput import images_table, loaders_table
 from old_names import in_new_names
+from paper_table import paper_table
 from proving_page import RESULT_FILE, figures_of
 from proving_words import proving_table
 from settings_table import settings_tables
@@ -220,6 +221,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "exactness": exactness,
     "targets": targets_table,
     "controls": controls,
+    "paper": paper_table,
     "literal": literal,
     "quick": quick,
     "recipes": recipes,
