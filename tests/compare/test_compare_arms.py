@@ -47,6 +47,7 @@ def test_the_controls_differ_from_their_filter_in_kind_alone():
 
     assert changed("paper", "paper-frozen") == {"kind"}
     assert changed("paper", "paper-shuffled") == {"kind"}
+    assert changed("paper", "paper-unskipped") == {"kind"}
     assert changed("gap", "gap-frozen") == {"kind"}
     assert changed("paper", "paper-authors") == {"kind", "m", "start_value", "resampling"}
     assert ARMS["paper-authors"].config(base, seed=0).ops == TIMM_OPS

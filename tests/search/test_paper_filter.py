@@ -16,7 +16,12 @@ from particleaugment import OPS, PaperFilter
 from particleaugment import filter as pf
 from particleaugment.data.samples import Samples
 from particleaugment.search.clone import CloneLosses
-from particleaugment.search.controls import AuthorsFilter, FrozenPaperFilter, ShuffledPaperFilter
+from particleaugment.search.controls import (
+    AuthorsFilter,
+    FrozenPaperFilter,
+    ShuffledPaperFilter,
+    UnskippedPaperFilter,
+)
 from particleaugment.search.filter_base import Subject
 from particleaugment.trainee.eager import EagerTrainee
 from particleaugment.trainee.learner import Learner
@@ -145,6 +150,18 @@ def test_the_shuffled_control_permutes_what_was_measured():
     assert new.particles.weights.tolist() == pytest.approx(particles.weights.tolist())
     assert shuffled.update(shuffled.moved(state), measured)[1].delta == record.delta
     assert shuffled.update(shuffled.moved(new), measured)[1].delta != record.delta, "each step has its own order"
+
+
+def test_the_unskipped_control_updates_by_the_wrong_sign_too():
+    filter = UnskippedPaperFilter(num_particles=6, nonzero=2, alpha=0.0)
+    state, measured = filter.init(3, OPS), measurement(d0=-1.0)
+    new, record = filter.update(filter.moved(state), measured)
+    assert (record.skip_reason, new.skipped) == (None, 0)
+    falls = (measured.ref - measured.upd).sum(1)
+    order = new.particles.weights.argsort()
+    assert torch.equal(order, falls.argsort(descending=True)), "the particles that helped most lose most"
+    unusable = measured._replace(upd=torch.full((6, 10), math.nan))
+    assert "not finite" in filter.update(filter.moved(state), unusable)[1].skip_reason
 
 
 def test_the_authors_code_forgets_its_weights_and_gates_twice():

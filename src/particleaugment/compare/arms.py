@@ -157,6 +157,11 @@ ARMS: Mapping[str, Arm] = MappingProxyType(
                 filter="paper-shuffled",
                 meaning="control: the paper's filter with the scores permuted among the particles",
             ),
+            Arm(
+                "paper-unskipped",
+                filter="paper-unskipped",
+                meaning="the paper's filter without the rule that skips steps whose d0 has no usable sign",
+            ),
         )
     }
 )

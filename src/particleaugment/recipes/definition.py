@@ -7,7 +7,13 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from particleaugment.search.controls import AuthorsFilter, FrozenGapFilter, FrozenPaperFilter, ShuffledPaperFilter
+from particleaugment.search.controls import (
+    AuthorsFilter,
+    FrozenGapFilter,
+    FrozenPaperFilter,
+    ShuffledPaperFilter,
+    UnskippedPaperFilter,
+)
 from particleaugment.search.filter_base import Filter
 from particleaugment.search.filters import FILTERS
 from particleaugment.search.gap import GapFilter
@@ -41,6 +47,7 @@ class Recipe:
             FrozenGapFilter.of(gap),
             FrozenPaperFilter.of(self.paper),
             ShuffledPaperFilter.of(self.paper),
+            UnskippedPaperFilter.of(self.paper),
             AuthorsFilter.of(self.paper),
         )
         others = {kind: made() for kind, made in FILTERS.items()}

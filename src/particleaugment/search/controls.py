@@ -16,7 +16,7 @@ from particleaugment.search.gap import GapFilter, GapState
 from particleaugment.search.paper import PaperFilter, PaperState
 from particleaugment.search.particle_state import ParticleRecord, ParticleState
 
-__all__ = ["AuthorsFilter", "FrozenGapFilter", "FrozenPaperFilter", "ShuffledPaperFilter"]
+__all__ = ["AuthorsFilter", "FrozenGapFilter", "FrozenPaperFilter", "ShuffledPaperFilter", "UnskippedPaperFilter"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +93,22 @@ class ShuffledPaperFilter(PaperFilter):
         ids = torch.arange(len(delta), device="cpu")
         order = uniform(noised.seed, Stream.SHUFFLE, epoch=noised.steps, ids=ids, slots=1)[:, 0].argsort()
         return delta[order], errors[order]
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnskippedPaperFilter(PaperFilter):
+    """The paper's filter without the rule that skips steps: where d0 is negative, an update inverts the ranking."""
+
+    kind: ClassVar[str] = "paper-unskipped"
+
+    @classmethod
+    def of(cls, filter: PaperFilter) -> Self:
+        """Return the control of a filter."""
+        return cls(**_settings(filter))
+
+    def skip_reason(self, found: pf.LossDifference) -> str | None:
+        """Skip only what cannot be computed with."""
+        return None if bool(found.delta.isfinite().all()) else found.skip_reason
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,13 @@ from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any
 
-from particleaugment.search.controls import AuthorsFilter, FrozenGapFilter, FrozenPaperFilter, ShuffledPaperFilter
+from particleaugment.search.controls import (
+    AuthorsFilter,
+    FrozenGapFilter,
+    FrozenPaperFilter,
+    ShuffledPaperFilter,
+    UnskippedPaperFilter,
+)
 from particleaugment.search.difficulty import DifficultyFilter
 from particleaugment.search.filter_base import Filter
 from particleaugment.search.gap import GapFilter
@@ -22,6 +28,7 @@ _CLASSES: tuple[type[Filter[Any]], ...] = (
     FrozenGapFilter,
     FrozenPaperFilter,
     ShuffledPaperFilter,
+    UnskippedPaperFilter,
     AuthorsFilter,
 )
 FILTERS: Mapping[str, type[Filter[Any]]] = MappingProxyType({each.kind: each for each in _CLASSES})

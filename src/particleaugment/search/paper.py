@@ -185,7 +185,8 @@ class PaperFilter(Filter[PaperState]):
         found = pf.relative_loss_difference(losses.ref, losses.upd, losses.ref_clean, losses.upd_clean)
         errors = torch.full_like(found.delta, torch.nan) if found.standard_error is None else found.standard_error
         delta, errors = self.scores(noised, found.delta, errors)
-        if found.skip_reason is None:
+        reason = self.skip_reason(found)
+        if reason is None:
             weighted, info = pf.reweight(noised.particles, delta, eta=self.eta)
             particles, resampling = pf.resample(
                 weighted, alpha=self.alpha, scheme=self.resampling, seed=noised.seed, step=noised.steps
@@ -200,7 +201,7 @@ class PaperFilter(Filter[PaperState]):
             d0=found.d0,
             delta=tuple(delta.tolist()),
             standard_error=tuple(errors.tolist()),
-            skip_reason=found.skip_reason,
+            skip_reason=reason,
             effective_sample_size=size,
             resampled=resampled,
             ops_per_image=self.policy(state).ops_per_image,
@@ -211,6 +212,10 @@ class PaperFilter(Filter[PaperState]):
     def scores(self, noised: PaperState, delta: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
         """Return what the particles are weighted by, and its errors: δ."""
         return delta, errors
+
+    def skip_reason(self, found: pf.LossDifference) -> str | None:
+        """Return why a measurement must not change the weights, if so."""
+        return found.skip_reason
 
     def schedule(self, history: Sequence[tuple[int, PaperState]], epochs: int) -> Schedule:
         """Return all particles so far as a schedule."""
