@@ -51,6 +51,18 @@ def search_by(kind, data=(IMAGES, LABELS), **settings):
     return pa.ParticleAugment(data, filter=kind(**settings), **({"epochs": 10} | own))
 
 
+def search_by_training_loss(**settings):
+    """A search by a filter that needs the training losses, and the list of those that its steps were given."""
+    losses = []
+
+    class Noting(pa.DifficultyFilter):
+        def updated(self, state, training_loss, *others):
+            losses.append(training_loss)
+            return super().updated(state, training_loss, *others)
+
+    return search_by(Noting, **({"measure_size": 12} | settings)), losses
+
+
 def indexed():
     return pa.IndexedDataset((IMAGES, LABELS))
 

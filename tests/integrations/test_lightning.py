@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
-from toy import IMAGES, LABELS, indexed, network, preprocess, search_of
+from toy import IMAGES, LABELS, indexed, network, preprocess, search_by_training_loss, search_of
 
 import particleaugment as pa
 
@@ -292,3 +292,23 @@ def test_the_counters_of_a_fixed_policy_are_kept(tmp_path):
     again = AugmentCallback(pa.Augment("trivial"), id_key=None)
     again.load_state_dict(callback.state_dict())
     assert (again.augment.epoch, again.augment.counter) == (1, 48)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_filter_that_needs_the_training_losses_gets_those_of_training_step(tmp_path, accumulate):
+    seen = []
+
+    class Noting(Module):
+        def training_step(self, batch, number):
+            loss = super().training_step(batch, number)
+            seen.append((self.current_epoch, float(loss), len(batch[1])))
+            return {"loss": loss}
+
+    search, losses = search_by_training_loss(epochs=3)
+    callback = ParticleAugmentCallback(search)
+    trainer_of(tmp_path, callback, accumulate_grad_batches=accumulate).fit(Noting(), loader(search))
+    for epoch in (0, 1):
+        counted = [(loss * count, count) for at, loss, count in seen if at == epoch]
+        expected = sum(total for total, _ in counted) / sum(count for _, count in counted)
+        assert losses[epoch] == pytest.approx(expected, rel=1e-5)
+    assert len(losses) == 2

@@ -8,7 +8,18 @@ import pytest
 import torch
 from PIL import Image
 from torch.utils.data import DataLoader
-from toy import IMAGES, LABELS, Convolutional, cross_entropy, indexed, network, preprocess, search_of, step
+from toy import (
+    IMAGES,
+    LABELS,
+    Convolutional,
+    cross_entropy,
+    indexed,
+    network,
+    preprocess,
+    search_by_training_loss,
+    search_of,
+    step,
+)
 
 import particleaugment as pa
 
@@ -45,11 +56,11 @@ def searching(**settings):
     return search_of(**({"epochs": 3} | settings))
 
 
-def trainer_of(folder, search, callback=None, model=None, **settings):
+def trainer_of(folder, search, callback=None, model=None, kind=Trainer, **settings):
     epochs = getattr(search, "num_epochs", 3)
     defaults = {"save_strategy": "epoch", "per_device_train_batch_size": 12, "learning_rate": 5e-3, "use_cpu": True}
     defaults |= {"report_to": "none", "disable_tqdm": True, "num_train_epochs": epochs, "logging_strategy": "no"}
-    return Trainer(
+    return kind(
         model=model or vit(),
         args=TrainingArguments(str(folder), **(defaults | settings)),
         train_dataset=search.training_set() if isinstance(search, pa.ParticleAugment) else indexed(),
@@ -245,3 +256,27 @@ def test_accelerate_keeps_a_search_in_its_checkpoints(tmp_path):
     run(resumed, 3, *others)
     assert resumed.state == straight.state
     torch.testing.assert_close(others[1].state_dict(), made[1].state_dict(), rtol=0, atol=0)
+
+
+def test_a_filter_that_needs_the_training_losses_gets_those_of_the_model(tmp_path):
+    seen = []
+
+    class Noting(Trainer):
+        def compute_loss(self, model, inputs, *arguments, **options):
+            loss = super().compute_loss(model, inputs, *arguments, **options)
+            if model.training:
+                seen.append((float(loss if isinstance(loss, torch.Tensor) else loss[0]), len(inputs["labels"])))
+            return loss
+
+    search, losses = search_by_training_loss(epochs=3)
+    trainer = trainer_of(tmp_path, search, kind=Noting, eval_strategy="epoch")
+    trainer.train()
+    assert len(losses) == 2
+    batches = len(seen) // 3
+    for epoch in (0, 1):
+        part = seen[epoch * batches : (epoch + 1) * batches]
+        expected = sum(loss * count for loss, count in part) / sum(count for _, count in part)
+        assert losses[epoch] == pytest.approx(expected, rel=1e-5)
+    assert not trainer.model._forward_hooks, "the model is left alone"
+    with pytest.raises(ValueError, match="keeps the labels from the model"):
+        trainer_of(tmp_path, search_by_training_loss(epochs=3)[0], label_smoothing_factor=0.1).train()

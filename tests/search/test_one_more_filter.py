@@ -203,11 +203,13 @@ def test_a_loop_that_observes_too_little_is_told(batches, observed):
 def test_what_observe_takes():
     search = search_of()
     search.begin_epoch(1)
-    with pytest.raises(ValueError, match=r"one loss per sample, \[4\], got \(\); use a loss with reduction='none'"):
-        search.observe(torch.arange(4), torch.tensor(0.3))
+    with pytest.raises(ValueError, match=r"one loss per sample, \[4\], or their mean, \[\], got \(4, 8\); average"):
+        search.observe(torch.arange(4), torch.ones(4, 8))
     losses = torch.ones(4, 1, requires_grad=True)
     search.observe(torch.arange(4), losses)
     assert search.state_dict()["observed"] == (4.0, 4)
+    search.observe(torch.arange(2), torch.tensor(0.5, requires_grad=True))
+    assert search.state_dict()["observed"] == (5.0, 6)
 
 
 def test_filters_that_need_no_losses_take_them_all_the_same():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -83,7 +83,8 @@ class ParticleAugmentCallback(AugmentCallback):
 
     Batches are augmented as :class:`AugmentCallback` does. The filter step that is due after an epoch is taken when the
     next one starts, at the learning rate that the scheduler has set by then, on the module's own ``forward``,
-    optimizer, precision, gradient accumulation and clipping. Under ``strategy="ddp"`` and its variants the processes
+    optimizer, precision, gradient accumulation and clipping. A filter that needs the training losses takes those that
+    ``training_step`` returns. Under ``strategy="ddp"`` and its variants the processes
     share the step's work and keep one policy.
 
     Args:
@@ -164,6 +165,17 @@ class ParticleAugmentCallback(AugmentCallback):
             for name, figure in search_figures(self.search, record).items():
                 for logger in loggers:
                     _log_figure(logger, name, figure, trainer.global_step)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Hand the batch's loss to a filter that needs it."""
+        if not self.search.filter.needs_training_loss:
+            return
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        if loss is None:
+            return  # training_step left the batch out
+        self.search.observe(batch[self.id_key], loss * trainer.accumulate_grad_batches)  # Lightning divides by it
 
     def state_dict(self) -> dict[str, Any]:
         """Return the search's state, for the trainer's checkpoints."""

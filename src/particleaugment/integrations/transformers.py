@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from particleaugment.augment.module import Augment
 from particleaugment.data.samples import image_and_target, stacked, to_uint8
@@ -17,6 +17,7 @@ from particleaugment.integrations import require
 from particleaugment.integrations.driver import SearchDriver
 from particleaugment.report.loggers import SearchLogger, search_metrics
 from particleaugment.search.search import ParticleAugment
+from particleaugment.search.wrapped import unwrapped
 from particleaugment.trainee.ranks import Ranks
 from particleaugment.util.atomic import write_atomically
 
@@ -107,6 +108,7 @@ class ParticleAugmentCallback(TrainerCallback):  # type: ignore[misc]
         self._driver = SearchDriver(search, loss, preprocess, batch_size)
         self.logger = logger
         self._loaded = False
+        self._hook: Any = None
 
     @property
     def search(self) -> ParticleAugment:
@@ -118,7 +120,7 @@ class ParticleAugmentCallback(TrainerCallback):  # type: ignore[misc]
         self.search.load_state_dict(_read(Path(checkpoint) / _FILE))
         self._loaded = True
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         """Continue from the checkpoint that the Trainer resumes from."""
         # accelerate launch tells of them by the environment alone.
         launched = os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
@@ -134,6 +136,28 @@ class ParticleAugmentCallback(TrainerCallback):  # type: ignore[misc]
             path = Path(args.output_dir) / f"checkpoint-{state.global_step}" / _FILE
             self.search.load_state_dict(Ranks.together(args.device).on_first(lambda: _read(path)))
             self._loaded = True
+        if self.search.filter.needs_training_loss:
+            if args.label_smoothing_factor:
+                raise ValueError(
+                    f"the filter {self.search.filter.kind!r} needs the training losses, and with "
+                    "label_smoothing_factor the Trainer keeps the labels from the model; smooth them in the loss"
+                )
+            self._hook = unwrapped(parts["model"], shared=False).register_forward_hook(self._observe, with_kwargs=True)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Leave the model alone."""
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+
+    def _observe(self, model: nn.Module, inputs: Any, named: Mapping[str, Any], outputs: Any) -> None:
+        """Hand the losses of a training batch to the filter, from the model's own forward pass."""
+        labels = named.get("labels")
+        if not (model.training and torch.is_grad_enabled()) or labels is None:
+            return
+        logits = outputs["logits"] if isinstance(outputs, Mapping) else outputs.logits
+        with torch.no_grad():
+            self.search.observe(labels, self._driver.loss(logits.detach().float(), labels))
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         """Take the filter step that is due, and set the epoch."""

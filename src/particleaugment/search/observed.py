@@ -32,14 +32,15 @@ class ObservedLosses:
         self._count = 0
 
     def add(self, ids: Tensor, losses: Tensor) -> None:
-        """Add a batch's losses, one per sample."""
+        """Add a batch's losses: one per sample, or their mean."""
         if losses.dim() == 2 and losses.shape[1] == 1:
             losses = losses.squeeze(1)
-        if losses.shape != (len(ids),):
+        if losses.shape not in ((), (len(ids),)):
             raise ValueError(
-                f"search.observe takes one loss per sample, [{len(ids)}], got {tuple(losses.shape)}; "
-                "use a loss with reduction='none'"
+                f"search.observe takes one loss per sample, [{len(ids)}], or their mean, [], got "
+                f"{tuple(losses.shape)}; average the other dimensions first"
             )
+        losses = losses.expand(len(ids))
         wide = torch.float32 if losses.device.type == "mps" else torch.float64  # which has no float64
         if self._count == 0:
             self._total = torch.zeros((), dtype=wide, device=losses.device)

@@ -217,7 +217,7 @@ class ParticleAugment:
 
         Args:
             ids: The samples, as given to :meth:`augment`.
-            losses: Their losses under augmentation, one per sample.
+            losses: Their losses under augmentation, one per sample, or the mean of these.
         """
         self._observed.add(ids, losses)
 
