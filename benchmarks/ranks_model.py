@@ -150,6 +150,7 @@ def assumptions_text(assumed: Assumptions) -> str:
         f"Documented, not measured: {assumed.nvlink / 1e9:.0f} GB/s per GPU and direction within a machine of "
         f"{assumed.per_machine} (NVLink 4), {assumed.network / 1e9:.0f} GB/s between machines (400 Gb/s InfiniBand, "
         f"one adapter per GPU). Assumed: sums reach {100 * assumed.reached:.0f} % of that, "
-        f"{1e6 * assumed.latency:.0f} µs per message, the backward pass is {100 * assumed.backward:.0f} % of a step, and sums run during "
+        f"{1e6 * assumed.latency:.0f} µs per message, the backward pass is "
+        f"{100 * assumed.backward:.0f} % of a step, and sums run during "
         f"{100 * assumed.overlap:.0f} % of it."
     )
