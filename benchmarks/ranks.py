@@ -1,10 +1,15 @@
 """What measuring the particles costs on one rank and on several, and what a word between ranks costs.
 
     python benchmarks/ranks.py
+    python benchmarks/ranks.py --gpus [N]
 
 Starts torchrun on this machine, a process with a single thread per rank, and times the measurement of a filter step of
 the digits recipe (24 particles, 120 samples, both models) many times over. Wall-clock seconds feel whatever else the
 machine does: the least of them is the figure to compare, and the processor seconds beside it do not feel it.
+
+With --gpus it times training steps instead, captured and eager, of WRN-28-2, WRN-28-10 and ResNet-50 on random images:
+without a process group, and on 1, 2, 4, ... GPUs over NCCL, up to N or as many as there are; and it checks that all
+ranks end with the same weights and the same policy. This writes ``results/ranks_gpu.json``.
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ from typing import Any
 
 import torch
 from common import write
+from ranks_gpu import NETWORKS, compared, measured
 
 from particleaugment import OPS, Augment
 from particleaugment.augment.transforms import Normalize
@@ -87,16 +93,40 @@ def launch(ranks: int, repeats: int, seed: int) -> dict[str, Any]:
         return seconds
 
 
+def on_gpus(parser: argparse.ArgumentParser, most: int, networks: list[str], seed: int) -> None:
+    """Measure training steps without a group and on 1, 2, 4, ... GPUs, and fail if ranks end with different results."""
+    there = torch.cuda.device_count()
+    if not there:
+        parser.error("--gpus needs a GPU, and torch sees none here; leave it out to measure on the CPU")
+    if most > there:
+        parser.error(f"--gpus {most} was asked for, but there are {there} GPUs here; ask for {there} or fewer")
+    rows = measured(0, networks, seed)
+    for ranks in (2**power for power in range(20)):
+        if ranks <= (most or there):
+            rows += measured(ranks, networks, seed)
+    slower = compared(rows)
+    write("ranks_gpu", {"rows": rows, "group_of_one_slower_percent": slower}, seed)
+    print(f"a group of one is slower by {slower} percent (captured)")
+    unequal = [row for row in rows if not (row["weights_equal"] and row["policy_equal"])]
+    if unequal:
+        sys.exit(f"ranks ended with different weights or policies: {unequal}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--rounds", type=int, default=3, help="launches of each number of ranks, taking turns")
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--gpus", type=int, nargs="?", const=0, metavar="N", help="time steps on 1, 2, 4, ... N GPUs")
+    parser.add_argument("--networks", nargs="+", default=list(NETWORKS), choices=list(NETWORKS), help="with --gpus")
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.out is not None:
         work(arguments.out, arguments.repeats, arguments.seed)
+        return
+    if arguments.gpus is not None:
+        on_gpus(parser, arguments.gpus, arguments.networks, arguments.seed)
         return
     found: dict[int, list[dict[str, Any]]] = {ranks: [] for ranks in arguments.ranks}
     load = os.getloadavg()[0]

@@ -22,6 +22,7 @@ from old_names import in_new_names
 from paper_table import paper_table
 from proving_page import RESULT_FILE, figures_of
 from proving_words import proving_table
+from ranks_model import scaling_table, steps_table
 from settings_table import settings_tables
 from targets import targets_table
 
@@ -227,6 +228,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "recipes": recipes,
     "proving ground": lambda: proving_table(figures_of([RESULT_FILE])),
     "settings": settings_tables,
+    "ranks on GPUs": steps_table,
+    "scaling": scaling_table,
 }
 
 

@@ -90,6 +90,7 @@ class LoopTrainee(ABC, Generic[B]):
         self.learner, self.pipelines, self.batch_size = learner, pipelines, batch_size
         self.batches_done = 0
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
+        self._progress_every = 1
         self._measured: tuple[Tensor, PlainImages] | None = None
 
     # What a trainee adds.
@@ -127,7 +128,7 @@ class LoopTrainee(ABC, Generic[B]):
         return nullcontext()
 
     def close(self) -> None:
-        """Nothing has to be ended."""
+        """Nothing has to be let go of."""
 
     # The network.
 
@@ -184,7 +185,8 @@ class LoopTrainee(ABC, Generic[B]):
             for batch in self._batches(shares):
                 self._step(batch)
                 self.batches_done += 1
-                progress(phase, self.batches_done, len(batches))
+                if self.batches_done % self._progress_every == 0 or self.batches_done == len(batches):
+                    progress(phase, self.batches_done, len(batches))
         self.learner.flush()
         self.ranks.equalise_buffers(self.model)
         return self.loss_sum

@@ -72,7 +72,7 @@ class Learner:
         """
         if self._trained is None:
             self._trained = self.model if self.averages else self.ranks.parallel(self.model)
-        if len(images) == 1 and self.ranks.world > 1 and self._may_refuse_one():
+        if len(images) == 1 and self.ranks.world > 1 and self.may_refuse_one():
             # On this rank only, and the others would wait; the mean of both is what it was.
             images, targets = torch.cat([images, images]), torch.cat([targets, targets])
         with self.autocast():
@@ -128,7 +128,7 @@ class Learner:
         """The network's device."""
         return next(self.model.parameters()).device
 
-    def _may_refuse_one(self) -> bool:
+    def may_refuse_one(self) -> bool:
         """Whether the network may refuse a share of one image: batch norm does unless ranks normalise together."""
         kinds = {type(module) for module in self.model.modules()} - {nn.SyncBatchNorm}
         return self.averages or any(issubclass(kind, _BatchNorm) for kind in kinds)

@@ -15,7 +15,8 @@ from particleaugment.policies.policy import Policy
 __all__ = ["Progress", "Trainee", "silent"]
 
 Progress = Callable[[str, int, int], None]
-"""Called with the phase, the batches done and their number after every batch; may raise to stop the step."""
+"""Called with the phase, the batches done and their number, after every batch or, where a word between ranks would hold
+up the device, after several; may raise to stop the step."""
 
 
 def silent(phase: str, done: int, total: int) -> None:
@@ -89,5 +90,5 @@ class Trainee(Protocol):
         ...
 
     def close(self) -> None:
-        """End the processes that decode images, if there are any."""
+        """Let go of what outlives a step: processes that decode images, and steps captured with sums over ranks."""
         ...

@@ -38,6 +38,7 @@ class Ranks:
         rank: Its number, from 0.
         world: How many there are.
         device: Where tensors are put to travel: a GPU for NCCL, ``cpu`` for gloo.
+        group: Whether there is a process group although this is the only rank, as under torchrun.
 
     >>> Ranks(rank=1, world=3).share(torch.arange(8)).tolist()
     [1, 4, 7]
@@ -46,6 +47,7 @@ class Ranks:
     rank: int = 0
     world: int = 1
     device: str = "cpu"
+    group: bool = False
 
     @classmethod
     def together(cls, device: torch.device) -> Self:
@@ -57,12 +59,24 @@ class Ranks:
         if not (dist.is_available() and dist.is_initialized()):
             return cls()
         by_cpu = "cpu:" in dist.get_backend_config()
-        return cls(dist.get_rank(), dist.get_world_size(), "cpu" if by_cpu else str(device))
+        return cls(dist.get_rank(), dist.get_world_size(), "cpu" if by_cpu else str(device), group=True)
 
     @property
     def first(self) -> bool:
         """Whether this is rank 0, which alone writes files and shows progress."""
         return self.rank == 0
+
+    @property
+    def in_group(self) -> bool:
+        """Whether the network trains under DistributedDataParallel; a group of one rank gives the bits of none."""
+        return self.group or self.world > 1
+
+    @property
+    def capturable(self) -> bool:
+        """Whether a CUDA graph can hold the sums over ranks: those of NCCL, and none at all."""
+        if not self.in_group:
+            return True
+        return dist.is_initialized() and "cuda:nccl" in str(dist.get_backend_config())
 
     # Sharing out.
 
@@ -121,6 +135,14 @@ class Ranks:
             total = total + part
         return total.tolist()  # type: ignore[no-any-return]
 
+    def mean_on_device(self, value: Tensor) -> Tensor:
+        """Return the mean over ranks of a number, without waiting for the device; the same bits on every rank."""
+        if not self.in_group:
+            return value
+        parts = value.new_empty(self.world)
+        dist.all_gather(list(parts.split(1)), value.reshape(1))
+        return parts.sum() / self.world
+
     def largest(self, value: int) -> int:
         """Return the largest of all ranks' numbers."""
         return max(int(part) for part in self.gather(torch.tensor(value, device="cpu")))
@@ -170,6 +192,19 @@ class Ranks:
             raise self.common(error or RankError(failures[0]))
         return result
 
+    def first_failure(self, work: Callable[[], object]) -> str:
+        """Do something on every rank and return, on all, what the first rank that failed says, or nothing.
+
+        Where it fails on some ranks only, the others must come to its end without them.
+        """
+        try:
+            work()
+            message = ""
+        except Exception as error:
+            message = (str(error).strip() or type(error).__name__).splitlines()[0]
+            message += f" (rank {self.rank})" if self.world > 1 else ""
+        return next((text for text in self.gather_texts(message) if text), "")
+
     def common(self, error: Exception) -> Exception:
         """Return what to raise for an error that all ranks have found, so that it is reported once."""
         return error if self.first else ReportedByFirst(str(error))
@@ -185,8 +220,8 @@ class Ranks:
     # Training together.
 
     def parallel(self, model: nn.Module) -> nn.Module:
-        """Return the network's training face: its backward pass leaves the mean over ranks of the gradients."""
-        return model if self.world == 1 else nn.parallel.DistributedDataParallel(model)
+        """Return the model wrapped for training (DDP): its backward pass leaves the mean of the ranks' gradients."""
+        return nn.parallel.DistributedDataParallel(model) if self.in_group else model
 
     def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Leave the mean over ranks of the gradients, also where a parameter was used on some ranks only, or on none.

@@ -132,11 +132,11 @@ def _in_memory(
     train, test = (data.train_images, data.train_labels), (data.test_images, data.test_labels)
     model, optimizer, (before, after) = network.model, make_optimizer(config, network.model), always_on(config)
     trainee: Trainee
-    if resident and executor == "fused" and fusable(before, after) and ranks.world == 1:
+    if resident and executor == "fused" and fusable(before, after) and ranks.capturable:
         compiled = is_compiled(config, len(samples))
         pipelines, preprocess = _pipelines(config, data, model, data.train_images.shape[-2:], executor)
         trainee = GraphTrainee(
-            Learner(model, optimizer, cross_entropy, preprocess, autocast_of(config)),
+            Learner(model, optimizer, cross_entropy, preprocess, autocast_of(config), ranks=ranks),
             pipelines,
             train,
             test,
@@ -144,7 +144,8 @@ def _in_memory(
             forward=network.compiled() if compiled else model,
             say=say,
         )
-        how = "compiled network" if compiled else "network not compiled"
+        trainee.settle(len(samples))
+        how = ("compiled network" if compiled else "network not compiled") + _together(ranks)
         chosen = f"data resident on the GPU, fused executor, whole steps in a CUDA graph, {how}"
     else:
         preprocess = normalised(data.mean, data.std)
@@ -178,7 +179,7 @@ def _streamed(
     data = ranks.everywhere(lambda: _open_folder(config, quiet, found))
     model = ranks.everywhere(lambda: make_network(config, data.num_classes, ranks))
     count, size = len(data.train), data.train.size
-    compiled = is_compiled(config, count) and config.training.device == "cuda" and ranks.world == 1
+    compiled = is_compiled(config, count) and config.training.device == "cuda" and not ranks.in_group
     workers = config.data.workers if isinstance(config.data.workers, int) else default_workers()
     pipelines, preprocess = _pipelines(config, data, model, (size, size), executor)
     trainee = StreamTrainee(
@@ -249,7 +250,9 @@ def _load_data(config: Config, quiet: bool) -> tuple[ImageData, bool]:
 
 
 def _together(ranks: Ranks) -> str:
-    return f", DistributedDataParallel on {ranks.world} ranks" if ranks.world > 1 else ""
+    if not ranks.in_group:
+        return ""
+    return f", DistributedDataParallel on {ranks.world} rank{'s' * (ranks.world > 1)}"
 
 
 def _image_size(config: Config) -> int:

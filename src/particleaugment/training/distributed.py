@@ -3,8 +3,8 @@
     torchrun --nproc-per-node 4 -m particleaugment train cifar10-wrn28-10
 
 torchrun alone decides who takes part and starts the processes anew when one dies. How work is shared out is in
-:mod:`particleaugment.trainee.ranks`; a process that was not started by torchrun is a world of one and opens no
-connection.
+:mod:`particleaugment.trainee.ranks`. A process that was not started by torchrun is a world of one and opens no
+connection; one that torchrun starts alone has a process group all the same, and gets the same bits.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def launched() -> bool:
 @contextmanager
 def joined() -> Iterator[Ranks]:
     """Join the other ranks, as torchrun's environment says, and leave them at the end."""
-    if not launched() or os.environ.get("WORLD_SIZE") == "1":
+    if not launched():
         yield Ranks()
         return
     from torch.distributed.distributed_c10d import PrefixStore
@@ -57,7 +57,7 @@ def joined() -> Iterator[Ranks]:
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=world)
     try:
-        yield Ranks(rank, world)
+        yield Ranks(rank, world, group=True)
     except RuntimeError as error:
         if isinstance(error, dist.DistError) or "gloo/transport" in str(error):
             cause = str(error).partition(". ")[0]

@@ -28,7 +28,7 @@ def make_network(config: Config, num_classes: int, ranks: Ranks) -> nn.Module:
     model = build_model(config.model, num_classes, config.seed)
     if isinstance(model, ShakeShake):
         model.set_batch_positions(ranks.rank, ranks.world)
-    if config.training.sync_batchnorm and ranks.world > 1:
+    if config.training.sync_batchnorm and ranks.in_group:
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     return model.to(torch.device(config.training.device), memory_format=torch.channels_last)  # type: ignore[no-any-return, call-overload]
 
