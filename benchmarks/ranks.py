@@ -107,7 +107,7 @@ def on_gpus(parser: argparse.ArgumentParser, most: int, networks: list[str], see
     slower = compared(rows)
     write("ranks_gpu", {"rows": rows, "group_of_one_slower_percent": slower}, seed)
     print(f"a group of one is slower by {slower} percent (captured)")
-    unequal = [row for row in rows if not (row["weights_equal"] and row["policy_equal"])]
+    unequal = [row for row in rows if not (row["weights_equal"] and row["policy_equal"] is not False)]
     if unequal:
         sys.exit(f"ranks ended with different weights or policies: {unequal}")
 

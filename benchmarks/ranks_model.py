@@ -105,7 +105,7 @@ def steps_table() -> str:
             "captured" if row["trainee"] == "GraphTrainee" and not row["said"] else "eager",
             f"{row['milliseconds_per_step']:.2f} ({row['low']:.2f} to {row['high']:.2f})",
             f"{row['bytes_reduced'] / 1e6:.1f}",
-            "yes" if row["weights_equal"] and row["policy_equal"] else "no",
+            "yes" if row["weights_equal"] and row["policy_equal"] is not False else "no",
         ]
         for row in rows
     ]

@@ -102,6 +102,7 @@ def test_gloo_is_not_captured(findings):
         assert f"step by step, DistributedDataParallel {words}" in chosen
 
 
+@pytest.mark.slow
 def test_a_run_under_torchrun_with_one_rank_is_the_run_without(tmp_path):
     process = train(tmp_path / "torchrun", *SMALL, ranks=1)
     with ending(process):
