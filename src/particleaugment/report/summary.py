@@ -16,8 +16,13 @@ __all__ = ["filter_health", "leading_ops", "phase_seconds", "print_summary"]
 
 
 def leading_ops(policy: Policy, count: int = 5) -> list[tuple[str, float]]:
-    """Return the ops that a policy (of a schedule, the last) applies most often."""
-    chosen = [(name, share) for name, share in policy.inclusion.items() if name != "Identity"]
+    """Return the ops that a policy (of a schedule, the last) applies most often; those that it never applies are not.
+
+    >>> from particleaugment import ParticlePolicy
+    >>> leading_ops(ParticlePolicy([[0.0, 0.25, 0.5]], [1.0], m=3, ops=("Rotate", "Color", "Invert")))
+    [('Invert', 0.5), ('Color', 0.25)]
+    """
+    chosen = [(name, share) for name, share in policy.inclusion.items() if name != "Identity" and share > 0]
     return sorted(chosen, key=lambda pair: -pair[1])[:count]
 
 
