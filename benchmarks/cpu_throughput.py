@@ -35,7 +35,7 @@ def beside_timm(size: int, batch: int, repeats: int, seed: int) -> dict[str, Any
     pictures = pictures_of(images)
     ours = augmentation(images, "auto", seed)
     timm = timm_transform()
-    peer = "timm" if timm else "Pillow called as timm's op functions call it (timm itself cannot be imported here)"
+    peer = "timm" if timm else "Pillow called as timm's op functions call it (timm was not installed)"
     with threads_restored():
         torch.set_num_threads(1)
         start = time.perf_counter()

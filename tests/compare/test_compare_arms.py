@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from particleaugment.cli.main import app
 from particleaugment.compare.arms import ARMS, Arm, Base, parse_arms, parse_seeds
+from particleaugment.compare.comparison import Comparison
 from particleaugment.policies.parse import TIMM_OPS
 from particleaugment.recipes import get_recipe
 from particleaugment.search.filters import filter_settings
@@ -70,6 +71,14 @@ def test_arms_of_ones_own():
     assert (arms[3].policy, arms[3].settings) == ("rand-m9-n3-inc1", ())
     assert arms[3].config(DIGITS, seed=1).policy == "rand-m9-n3-inc1"
     assert parse_arms("none,none") == (ARMS["none"],)
+
+
+def test_trivialaugment_by_either_name():
+    assert parse_arms("trivial,trivialaugment") == (ARMS["trivialaugment"],)
+    with pytest.raises(ConfigError, match="the arm 'trivial' has its own settings"):
+        parse_arms("trivial:m=4")
+    comparison = Comparison(DIGITS, parse_arms("none,trivial"), "none")
+    assert comparison.compared_with("trivial").against == "trivialaugment"
 
 
 def test_a_schedule_is_named_after_its_run(tmp_path):

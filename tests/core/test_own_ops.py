@@ -244,6 +244,27 @@ def test_functions_are_needed():
         pa.ops.register("Bad", add, pillow=3)
 
 
+@pytest.mark.parametrize(
+    ("function", "signature"), [(lambda images: images, "images"), (lambda images, value, more: images, "more")]
+)
+def test_functions_that_take_other_arguments(function, signature):
+    with pytest.raises(TypeError, match=rf"batch of Bad is called with images, uint8 .* and takes \(.*{signature}\); "):
+        pa.ops.register("Bad", function)
+    with pytest.raises(TypeError, match=r"pillow of Bad is called with a Pillow image and an argument, and takes"):
+        pa.ops.register("Bad", add, pillow=function)
+    with pytest.raises(ValueError, match="there is no op named 'Bad'"):
+        pa.ops.lookup("Bad")
+
+
+def test_functions_that_take_what_they_are_given():
+    class Own:
+        def __call__(self, images, *arguments, strength=1):
+            return images
+
+    for function in (Own(), add, torch.add):
+        pa.ops.register("Lift", function)
+
+
 MODULE = """
 import torch
 import particleaugment as pa

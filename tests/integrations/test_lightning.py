@@ -96,6 +96,26 @@ def test_a_search_that_holds_samples_out(tmp_path):
     assert len(module.seen) == 5 * 3
 
 
+class WrongIds(torch.utils.data.Dataset):
+    """All samples, under ids of those that may be trained on."""
+
+    def __init__(self, search):
+        self.ids = search.training_set().ids
+
+    def __len__(self):
+        return len(IMAGES)
+
+    def __getitem__(self, index):
+        return IMAGES[index], LABELS[index], self.ids[index % len(self.ids)]
+
+
+def test_held_out_images_under_other_ids(tmp_path):
+    search = pa.ParticleAugment((IMAGES, LABELS), epochs=3, filter=pa.GapFilter(measure_size=12))
+    with pytest.raises(ValueError, match="some of these images are held out for measuring"):
+        trainer_of(tmp_path, ParticleAugmentCallback(search)).fit(Module(), DataLoader(WrongIds(search), batch_size=12))
+    assert search.steps_taken == 0
+
+
 @pytest.mark.parametrize("max_epochs", [2, 4])
 def test_a_trainer_of_another_length_is_refused(tmp_path, max_epochs):
     callback, module = ParticleAugmentCallback(searching()), Module()

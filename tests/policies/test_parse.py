@@ -51,6 +51,8 @@ TWEIGHTS = {
         ("identity", pa.Identity()),
         ("trivial", pa.TrivialAugment()),
         ("trivial-wide", pa.TrivialAugment("wide")),
+        ("trivialaugment", pa.TrivialAugment()),
+        ("trivialaugment-n2", pa.TrivialAugment(n=2)),
         ("trivial-standard", pa.TrivialAugment("standard")),
         ("autoaugment-cifar10", pa.AutoAugment("cifar10")),
         ("autoaugment-imagenet", pa.AutoAugment("imagenet")),

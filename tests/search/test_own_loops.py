@@ -199,6 +199,58 @@ class Augmenting:
         return self.augment(torch.stack(images), torch.tensor(ids))
 
 
+def made_up_ids(search):
+    """The whole data set in batches, each with ids of samples that may be trained on."""
+    allowed = search.training_set().ids
+    return [(images, allowed[: len(images)]) for images in IMAGES.split(12)]
+
+
+def test_held_out_images_under_made_up_ids():
+    search, (model, _) = gap_search(epochs=5), learning()
+    epochs = search.epochs()
+    next(epochs)
+    for images, ids in made_up_ids(search):
+        search.augment(images, ids)
+    message = r"images were augmented under the ids of \d+ other samples, and some of these images are held out for mea"
+    with pytest.raises(ValueError, match=message):
+        end(search, model)
+    augment_all(search)
+    assert end(search, model).step == 1, "an epoch without them is fine"
+    for _ in range(4):
+        next(epochs)
+        augment_all(search)
+        end(search, model)
+
+
+def test_made_up_ids_are_fine_where_nothing_is_held_out():
+    search, (model, _) = gap_search(epochs=5), learning()
+    ids_by_epoch(search, model, stop_after=4)
+    for _ in search.epochs():
+        for images, ids in made_up_ids(search):
+            search.augment(images, ids)
+        assert end(search, model) is None
+
+
+def test_an_image_that_the_data_set_has_twice():
+    images = IMAGES.clone()
+    search = gap_search(epochs=5)
+    trained, unseen = search.division.split
+    images[trained[0]] = images[unseen[0]]
+    search, (model, _) = gap_search(epochs=5, data=(images, LABELS)), learning()
+    assert list(ids_by_epoch(search, model)) == [1, 2, 3, 4, 5]
+
+
+def test_training_beyond_the_last_epoch():
+    search, (model, _) = gap_search(epochs=3), learning()
+    ids_by_epoch(search, model)
+    message = "the search was made for 3 epochs, and this is epoch 4; pass ParticleAugment the number of epochs"
+    with pytest.raises(ValueError, match=message):
+        augment_all(search)
+    search.augmentation.set_epoch(4)
+    with pytest.raises(ValueError, match=message):
+        search.augmentation(IMAGES, torch.arange(48))
+
+
 @pytest.mark.parametrize("number", [-1, 48])
 def test_ids_that_no_sample_has(number):
     for search in (gap_search(), search_of()):

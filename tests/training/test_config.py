@@ -68,7 +68,7 @@ def test_override(assignment, name, value):
         ("epochs", "'epochs' is not of the form key=value"),
         ("epochs=four", "epochs takes a whole number, got 'four'"),
         ("epochs=1.5", "epochs takes a whole number, got '1.5'"),
-        ("epochs=0", "epochs must be at least 1, got 0"),
+        ("epochs=-1", "epochs must be at least 0, got -1"),
         ("batch_size=-1", "batch_size must be at least 1"),
         ("sigma=much", "sigma takes a number, got 'much'"),
         ("nesterov=maybe", "nesterov takes true or false, got 'maybe'"),

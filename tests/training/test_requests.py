@@ -2,14 +2,17 @@
 
 import json
 import os
+import re
 
 import pytest
 from runs import TINY_OPTIONS, StopAfter, command, config_of, finish
 from toy import search_of
 
 import particleaugment as pa
+from particleaugment.recipes import get_recipe
 from particleaugment.runs.verify import verify
 from particleaugment.training.checkpoint import find_checkpoints
+from particleaugment.training.config import ConfigError
 from particleaugment.training.run import RunFolder
 
 
@@ -59,6 +62,23 @@ def test_requests_that_are_not_valid(monkeypatch, few_digits, tmp_path, argument
     settings = TINY_OPTIONS
     assert message in refuse(tmp_path / "run", *settings, *arguments, code=2)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("data=digitz", "there is no data set 'digitz'; did you mean digits?"),
+        ("model=wrn-11-1", "depth must be 6k + 4"),
+        ("model=resnt-18", "there is no model 'resnt-18'; did you mean resnet-18?"),
+        ("resample=bilinea", "did you mean bilinear"),
+        ("policy=trivail", "did you mean trivial"),
+        ("filter=papr", "did you mean paper"),
+        ("device=gpu", "device must be one of auto, cpu, cuda"),
+    ],
+)
+def test_misspelt_values_are_refused_before_data_are_read(setting, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        get_recipe("digits").override([setting])
 
 
 @pytest.mark.parametrize(("change", "message"), [({"version": 9}, "version 9"), ({"ops": ["Swirl"] * 15}, "Swirl")])

@@ -150,7 +150,10 @@ def policy_show(
             policy = policy.at_or_last(epoch)
         console = Output()
         console.print(repr(policy))
-        for name, share in leading_ops(policy, count=15):
+        leading = leading_ops(policy, count=15)
+        if not leading:
+            console.print("no op is applied to more than 0.5 % of the images")
+        for name, share in leading:
             console.print(f"{name:<13} {'█' * round(40 * share):<40} {100 * share:5.1f} %")
 
 

@@ -21,7 +21,7 @@ from particleaugment.training.override import assigned, is_filter_setting, overr
 from particleaugment.util.hints import nearest_name
 from particleaugment.util.typed import rebuilt
 
-__all__ = ["ARMS", "Arm", "Base", "parse_arms", "parse_seeds"]
+__all__ = ["ARMS", "Arm", "Base", "arm_name", "parse_arms", "parse_seeds"]
 
 _MOST_SEEDS = 10_000
 _BY_ARMS = ("policy", "filter")
@@ -167,6 +167,18 @@ ARMS: Mapping[str, Arm] = MappingProxyType(
 )
 """The arms that a comparison knows by name."""
 
+_ALSO_CALLED = {"trivial": "trivialaugment"}
+"""Arms that may also be called by their policy's string."""
+
+
+def arm_name(name: str) -> str:
+    """Return the name of an arm that was given by it, or by another name for it.
+
+    >>> arm_name("trivial"), arm_name("mine")
+    ('trivialaugment', 'mine')
+    """
+    return _ALSO_CALLED.get(name, name)
+
 
 def parse_arms(text: str) -> tuple[Arm, ...]:
     """Return the arms of a list such as ``none,paper,schedule:FILE,mine:sigma=0.02,m=4``.
@@ -174,7 +186,7 @@ def parse_arms(text: str) -> tuple[Arm, ...]:
     What follows ``name:`` up to the next arm are settings; a value that holds commas stands in brackets. A filter's
     settings are changes of the gap filter's or, with ``filter=paper``, of the paper's.
 
-    >>> [arm.name for arm in parse_arms("none, trivialaugment")]
+    >>> [arm.name for arm in parse_arms("none, trivial")]
     ['none', 'trivialaugment']
     >>> parse_arms("mine:filter=paper,sigma=0.02,ops=(Rotate,Invert),none")[0].settings
     ('sigma=0.02', 'ops=(Rotate,Invert)')
@@ -227,13 +239,13 @@ def _arm_words(text: str) -> list[list[str]]:
 def _arm(words: list[str]) -> Arm:
     name, colon, rest = words[0].partition(":")
     if not colon:
-        if name in ARMS:
-            return ARMS[name]
+        if arm_name(name) in ARMS:
+            return ARMS[arm_name(name)]
         hint = nearest_name(name, ARMS) or f"; the arms are {', '.join(ARMS)}, schedule:FILE and name:key=value"
         raise ConfigError(f"there is no arm {name!r}{hint}")
     if name == "schedule":
         return _schedule_arm(rest)
-    if name in ARMS:
+    if arm_name(name) in ARMS:
         raise ConfigError(f"the arm {name!r} has its own settings; give an arm with others another name")
     if not re.fullmatch(ARM_NAME, name):
         raise ConfigError(f"{name!r} cannot be an arm's name: use letters, digits, '.', '-' and '_'")

@@ -169,13 +169,15 @@ def _base(recipe: str, assignments: list[str]) -> Base:
     from particleaugment.compare.arms import Base
     from particleaugment.recipes import RECIPES, get_recipe
     from particleaugment.training.config import ConfigError
+    from particleaugment.training.run_length import with_epochs
 
     if recipe not in RECIPES and (Path(recipe) / "compare.json").exists():
         raise ConfigError(
             f"{recipe} is the folder of a comparison, where a recipe is expected; repeat the command that started it, "
             "or add --report to write its table and page anew"
         )
-    return Base.of(get_recipe(recipe), assignments)
+    base = Base.of(get_recipe(recipe), assignments)
+    return replace(base, config=with_epochs(base.config))
 
 
 def _check_arms(arms: tuple[Arm, ...], base: Base) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from particleaugment.compare.arm_summary import arm_summaries, differences
-from particleaugment.compare.arms import Arm, Base
+from particleaugment.compare.arms import Arm, Base, arm_name
 from particleaugment.compare.recommendation import Recommendation, recommend
 from particleaugment.compare.run_record import RunRecord
 from particleaugment.training.config import Config, ConfigError, settings_of
@@ -72,6 +72,7 @@ class Comparison:
         if name is None:
             return self
         names = [arm.name for arm in self.arms]
+        name = name if name in names else arm_name(name)
         if name not in names:
             hint = nearest_name(name, names) or f"; the arms are {', '.join(names)}"
             raise ConfigError(f"--against names {name!r}, which is no arm of this comparison{hint}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -51,6 +52,7 @@ def register(
     for role, function in (("batch", batch), ("pillow", pillow)):
         if not callable(function) and not (role == "pillow" and function is None):
             raise TypeError(f"{role} of {name} must be a function, got {type(function).__name__}")
+        _check_signature(name, role, function)
     low, high = _checked_range(name, unit, valid, signed)
     if neutral is not None and not low <= neutral <= high:
         raise ValueError(f"neutral of {name} must lie in its range {low:g} to {high:g}, got {neutral!r}")
@@ -63,6 +65,26 @@ def register(
     _FUNCTIONS[index] = _Functions(batch, pillow, keeps_places)
     semantics.define_own(name, rules)
     return op
+
+
+_GIVEN = {
+    "batch": "images, uint8 [B, 3, H, W], and arguments, float64 [B]",
+    "pillow": "a Pillow image and an argument",
+}
+
+
+def _check_signature(name: str, role: str, function: object) -> None:
+    """Refuse a function that cannot be called with an image and an argument, both by position."""
+    try:
+        signature = inspect.signature(function)  # type: ignore[arg-type]
+    except (TypeError, ValueError):  # None, or a function written in C that does not say
+        return
+    try:
+        signature.bind(None, None)
+    except TypeError:
+        raise TypeError(
+            f"{role} of {name} is called with {_GIVEN[role]}, and takes {signature}; give it these two parameters"
+        ) from None
 
 
 def _checked_range(name: str, unit: str, valid: tuple[float, float], signed: bool) -> tuple[float, float]:

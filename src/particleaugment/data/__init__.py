@@ -32,6 +32,7 @@ __all__ = [
     "ImageData",
     "ImageList",
     "channel_statistics",
+    "check_name",
     "disjoint_stratified_subsets",
     "epoch_permutation",
     "folder_statistics",
@@ -56,6 +57,18 @@ FILE_SETS = ("folder", "hf")
 
 FOLDER_SIZE = 64
 """Height and width of a folder's images where none is given."""
+
+
+def check_name(name: str) -> None:
+    """Raise a ValueError where no data set has a name.
+
+    >>> check_name("digitz")
+    Traceback (most recent call last):
+    ValueError: there is no data set 'digitz'; did you mean digits?
+    """
+    if name not in DATA_SETS:
+        hint = nearest_name(name, DATA_SETS) or f"; the data sets are {', '.join(DATA_SETS)}"
+        raise ValueError(f"there is no data set {name!r}{hint}")
 
 
 def load_data(
@@ -90,9 +103,7 @@ def load_data(
     200
     """
     name, separator, rest = name.partition(":")
-    if name not in DATA_SETS:
-        hint = nearest_name(name, DATA_SETS) or f"; the data sets are {', '.join(DATA_SETS)}"
-        raise ValueError(f"there is no data set {name!r}{hint}")
+    check_name(name)
     if separator and rest:
         if directory is not None:
             raise ValueError(f"the data set {name!r} is given two directories, {rest} and {directory}; name one")

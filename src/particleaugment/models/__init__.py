@@ -1,7 +1,9 @@
 """Networks whose starting weights are a pure function of a seed."""
 
 import re
+from functools import cache
 
+import torch
 from torch import nn
 
 from particleaugment.models.initialise import initialise_parameters, keyed_normal_, keyed_uniform_
@@ -17,6 +19,7 @@ __all__ = [
     "ShakeShake",
     "WideResNet",
     "build_model",
+    "check_model",
     "initialise_parameters",
     "keyed_normal_",
     "keyed_uniform_",
@@ -59,6 +62,18 @@ def build_model(name: str, num_classes: int, seed: int) -> nn.Module:
         return ResNet(int(match[1]), num_classes, seed=seed)
     hint = _pattern_hint(name) or nearest_name(name, MODELS) or f"; the models are named like {', '.join(MODELS)}"
     raise ValueError(f"there is no model {name[:80]!r}{hint}")
+
+
+@cache
+def check_model(name: str) -> None:
+    """Raise a ValueError where :func:`build_model` would, without taking memory for a network.
+
+    >>> check_model("resnet-81")
+    Traceback (most recent call last):
+    ValueError: depth must be 18 or 50, got 81
+    """
+    with torch.device("meta"):
+        build_model(name, num_classes=2, seed=0)
 
 
 def _pattern_hint(name: str) -> str:

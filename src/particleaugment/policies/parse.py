@@ -38,7 +38,7 @@ SHORT_STRINGS: dict[str, str] = {
     "schedule:FILE": "the policies of a recorded run, replayed (training runs only)",
     "file:FILE": "any policy file (training runs only)",
     "none": "nothing but the always-on transforms",
-    "trivial": "TrivialAugment, wide space",
+    "trivial": "TrivialAugment, wide space; trivialaugment is the same",
     "trivial-n2": "two of TrivialAugment's ops per image; any number",
     "trivial-standard": "TrivialAugment, standard space",
     "randaugment-n3-m4": "RandAugment on the paper's ops: n ops at level m, optionally -p0.5",
@@ -53,9 +53,10 @@ def parse(text: str) -> Policy:
     """Return the policy that a short string describes.
 
     timm's strings give what timm does with them: its op set (Invert, no Identity), probability 0.5 unless ``p`` says
-    otherwise, and a filter drawn between bilinear and bicubic per op. Our own are ``none``, ``trivial``,
-    ``trivial-n2`` (two such ops), ``trivial-standard``, ``autoaugment-cifar10`` (or ``-imagenet``, ``-svhn``) and
-    ``randaugment-n3-m4`` with an optional ``-p0.5`` (the paper's ops, ``timm-increasing``, probability 1).
+    otherwise, and a filter drawn between bilinear and bicubic per op. Our own are ``none``, ``trivial`` (or
+    ``trivialaugment``), ``trivial-n2`` (two such ops), ``trivial-standard``, ``autoaugment-cifar10`` (or ``-imagenet``,
+    ``-svhn``) and ``randaugment-n3-m4`` with an optional ``-p0.5`` (the paper's ops, ``timm-increasing``, probability
+    1).
 
     >>> parse("rand-m9-n3-inc1").semantics
     'timm-increasing'
@@ -73,9 +74,9 @@ def parse(text: str) -> Policy:
         return _own_rand(text, sections)
     if text in ("none", "identity"):
         return Identity()
-    if text in ("trivial", "trivialaugment", "trivial-wide"):
+    if text in ("trivial", "trivialaugment", "trivial-wide", "trivialaugment-wide"):
         return TrivialAugment()
-    if head == "trivial" and sections and re.fullmatch(r"n\d+", sections[0]):
+    if head in ("trivial", "trivialaugment") and sections and re.fullmatch(r"n\d+", sections[0]):
         return TrivialAugment(n=_whole(text, "n", _options(text, sections, ("n",))["n"]))
     if text in ("trivial-standard", "trivialaugment-standard"):
         return TrivialAugment("standard")

@@ -36,8 +36,10 @@ def imagenet_resnet50() -> Recipe:
 def folder() -> Recipe:
     """ResNet-18 on a folder of your own images, one sub-folder per class, at 64 pixels.
 
-    Costs what your images cost: it prints how much time is left. Set ``data_dir``, and ``image_size`` and ``epochs`` to
-    taste: ``particleaugment train folder --set data_dir=PATH``. Images that do not fit in memory are decoded while it
+    Costs about a quarter of an hour on two CPU cores for 300 to 3,000 images, and more for more: the number of epochs
+    is chosen such that the network sees about 60,000 images, in 20 to 200 epochs. It prints how much time is left. Set
+    ``data_dir``, and ``image_size`` and ``epochs`` to taste:
+    ``particleaugment train folder --set data_dir=PATH``. Images that do not fit in memory are decoded while it
     trains, to the same pixels. For photographs in which things lie anywhere at any size, ``crop=0`` with
     ``crop_scale=0.25`` (or ImageNet's 0.08) trains on random parts of the files instead.
     """
@@ -46,9 +48,9 @@ def folder() -> Recipe:
             recipe="folder",
             data=DataSettings(name="folder", image_size=64),
             model="resnet-18",
-            training=TrainingSettings(epochs=60, batch_size=64, learning_rate=0.05),
+            training=TrainingSettings(epochs=0, batch_size=64, learning_rate=0.05),
             transforms=TransformSettings(crop=8, erase=0.25),
-            filter=GapFilter(num_particles=24, measure_size=0.05),
+            filter=GapFilter(measure_size=0.05),
         ),
-        paper=PaperFilter(num_particles=24, clone_size=0.3, measure_size=0.05),
+        paper=PaperFilter(clone_size=0.3, measure_size=0.05),
     )

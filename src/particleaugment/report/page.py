@@ -129,7 +129,11 @@ def _policy_story(run: RunHistory) -> list[Markup | None]:
     leading = ", ".join(f"{name} ({100 * share:.0f} %)" for name, share in leading_ops(run.policy))
     return [
         heading("The policy's story"),
-        paragraph(f"At the end the policy applies most often: {leading}."),
+        paragraph(
+            f"At the end the policy applies most often: {leading}."
+            if leading
+            else "At the end the policy applies nothing any more, or so rarely that it is under 0.5 % of the images."
+        ),
         figure(plots.heat_map(run), "Probability with which each op is applied to an image, by epoch."),
         figure(plots.ops_per_image(run), "Ops applied to an image on average."),
     ]

@@ -16,8 +16,13 @@ __all__ = ["filter_health", "leading_ops", "phase_seconds", "print_summary"]
 
 
 def leading_ops(policy: Policy, count: int = 5) -> list[tuple[str, float]]:
-    """Return the ops that a policy (of a schedule, the last) applies most often."""
-    chosen = [(name, share) for name, share in policy.inclusion.items() if name != "Identity"]
+    """Return the ops that a policy (of a schedule, the last) applies most often; under half a percent is left out.
+
+    >>> from particleaugment import ParticlePolicy
+    >>> leading_ops(ParticlePolicy([[0.0, 0.25, 0.5]], [1.0], m=3, ops=("Rotate", "Color", "Invert")))
+    [('Invert', 0.5), ('Color', 0.25)]
+    """
+    chosen = [(name, share) for name, share in policy.inclusion.items() if name != "Identity" and share >= 0.005]
     return sorted(chosen, key=lambda pair: -pair[1])[:count]
 
 
@@ -57,7 +62,7 @@ def print_summary(run: RunFolder, policy: Policy, console: Console) -> None:
     if health["steps"]:
         ops = ", ".join(f"{name} {100 * share:.0f} %" for name, share in leading_ops(policy))
         most = max(record["ops_per_image"] for record in records if record["kind"] == "filter")
-        table.add_row("leading ops, at the end", ops)
+        table.add_row("leading ops, at the end", ops or "none: every op is applied to under 0.5 % of the images")
         table.add_row("ops per image", f"{health['ops_per_image']:.2f} at the end, {most:.2f} at most")
         told = f"{health['steps']} steps, {health['skipped']} skipped"
         if health["effective_sample_size"] is not None:

@@ -19,6 +19,7 @@ from particleaugment.training.display import Display
 from particleaugment.training.distributed import StopTogether, joined, launched, on_own_device
 from particleaugment.training.loop import train as train_session
 from particleaugment.training.run import RunError, RunFolder
+from particleaugment.training.run_length import with_epochs
 from particleaugment.training.session import Session
 from particleaugment.util.atomic import SaveError
 from particleaugment.util.shared_memory import SharedMemoryError
@@ -72,7 +73,7 @@ def train(
     """
 
     def request() -> tuple[RunFolder, bool]:
-        resolved = resolve(config() if callable(config) else config)
+        resolved = with_epochs(resolve(config() if callable(config) else config))
         path = Path("runs") / f"{resolved.recipe}-{resolved.seed}" if out is None else Path(out)
         if launched() and path.exists() and (run := RunFolder.open(path)).config == resolved:
             return run, False

@@ -118,6 +118,14 @@ class Division:
             return outside
         return outside | (self.held_out if held_out is None else held_out)[ids.clamp(0, len(self.labels) - 1)]
 
+    def check_epoch(self, epoch: int) -> None:
+        """Refuse an epoch beyond the training run."""
+        if epoch > self.epochs:
+            raise ValueError(
+                f"the search was made for {self.epochs} epochs, and this is epoch {epoch}; pass ParticleAugment the "
+                "number of epochs that the network is trained for"
+            )
+
     def check(self, ids: Tensor, epoch: int) -> None:
         """Refuse samples that an epoch must not train on."""
         wrong = self.wrong(ids, epoch)

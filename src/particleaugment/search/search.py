@@ -22,6 +22,7 @@ from particleaugment.search.filter_base import Filter, FilterRecord, FilterState
 from particleaugment.search.filters import filter_settings
 from particleaugment.search.gap import GapFilter
 from particleaugment.search.held_out import Division
+from particleaugment.search.held_out_check import HeldOutCheck
 from particleaugment.search.history import packed, unpacked
 from particleaugment.search.observed import ObservedLosses
 from particleaugment.search.training_set import SearchAugment, TrainingSet
@@ -115,8 +116,7 @@ class ParticleAugment:
         self._snapshot = Snapshot()
         self._ended = False
         self._observed = ObservedLosses()
-        self._held_out: Tensor | None = None
-        self._wrong = torch.zeros((), dtype=torch.int64, device="cpu")
+        self._check_of_held_out: HeldOutCheck | None = None
 
     @property
     def steps_taken(self) -> int:
@@ -176,11 +176,7 @@ class ParticleAugment:
 
     def begin_epoch(self, epoch: int) -> None:
         """Begin an epoch, as :meth:`epochs` does; for trainers that have a loop of their own."""
-        if epoch > self.num_epochs:
-            raise ValueError(
-                f"the search was made for {self.num_epochs} epochs, and this is epoch {epoch}; pass ParticleAugment "
-                "the number of epochs that the network is trained for"
-            )
+        self.division.check_epoch(epoch)
         if epoch != self.epoch + 1 and (epoch != self.epoch or self._ended):
             raise ValueError(
                 f"epoch {epoch} cannot follow: the search is {'after' if self._ended else 'in'} epoch {self.epoch}; "
@@ -203,12 +199,13 @@ class ParticleAugment:
             targets: ``masks``, ``boxes``, ``keypoints`` and ``labels``, which move with their images; see
                 :class:`particleaugment.Augment`.
         """
-        if isinstance(ids, Tensor) and ids.device.type != "cpu":
-            # Counted where the ids are, without waiting for it; the mask is copied once.
-            if self._held_out is None or self._held_out.device != ids.device:
-                self._held_out, self._wrong = self.division.held_out.to(ids.device), ids.new_zeros(())
-            self._wrong += self.division.wrong(ids, self.epoch, self._held_out).sum()
-        return self._augment(images, ids, **targets)
+        if self._ended and self.epoch == self.num_epochs:
+            self.division.check_epoch(self.epoch + 1)
+        augmented = self._augment(images, ids, **targets)
+        if self._check_of_held_out is None:
+            self._check_of_held_out = HeldOutCheck(self._samples_by_index(), self.division)
+        self._check_of_held_out.look(images, ids, self.epoch)
+        return augmented
 
     def observe(self, ids: Tensor, losses: Tensor) -> None:
         """Take the losses of a training batch; needed where the filter says so (``needs_training_loss``).
@@ -398,10 +395,8 @@ class ParticleAugment:
                 f"no image was augmented in epoch {self.epoch}; call search.augment(images, ids) on each batch, or "
                 "give pa.ImageTransform(search) to search.training_set(transform=...)"
             )
-        wrong = int(self._wrong)
-        if wrong:
-            self._wrong.zero_()
-            raise ValueError(Division.complaint(f"{wrong} samples that were augmented are", self.epoch))
+        if self._check_of_held_out is not None:
+            self._check_of_held_out.refuse(self.epoch)
 
     def _samples_by_index(self) -> Samples:
         if not isinstance(self.samples, Samples):

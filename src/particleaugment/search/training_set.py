@@ -77,6 +77,7 @@ class SearchAugment(Augment):
             )
         if self.epoch == 0:
             raise ValueError("no epoch has begun; train in a loop of the form: for epoch in search.epochs()")
+        self.division.check_epoch(self.epoch)
         numbers = ids if isinstance(ids, Tensor) else torch.as_tensor(ids, device="cpu")
         if numbers.device.type == "cpu":  # reading another device would wait for it; the search looks there later
             self.division.check(numbers.reshape(-1), self.epoch)

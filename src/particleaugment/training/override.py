@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from particleaugment.core.op_table import named_set
+from particleaugment.models import check_model
 from particleaugment.search.filter_base import Filter
 from particleaugment.search.filters import FILTERS
 from particleaugment.training.config import SECTIONS, TOP, Config, kinds_of
@@ -95,6 +96,8 @@ def _changed(config: Config, settings: Iterable[tuple[str, Any, bool]], presets:
             raise ConfigError(f"the data set {chosen!r} is given two directories, {directory} and {value}; name one")
         changes[section][name] = value
     try:
+        if "model" in changes[""]:
+            check_model(changes[""]["model"])
         changed = {section: replace(sections[section], **changes[section]) for section in SECTIONS}
         return replace(config, **changed, **changes[""])
     except ConfigError:

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from particleaugment.data import FILE_SETS
+from particleaugment.core.program import resample_code
+from particleaugment.data import FILE_SETS, check_name
 from particleaugment.data.groups import GROUPINGS
 from particleaugment.data.selection import check_train_size
 from particleaugment.util.strict_json import unprintable
@@ -62,6 +63,10 @@ class DataSettings:
         if ":" in self.name:
             name, _, place = self.name.partition(":")
             raise ConfigError(f"the name of the data set is {name!r}; pass data_dir={place!r} beside it")
+        try:
+            check_name(self.name)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
         _check_not_negative(self, ("data_seed", "image_size", "validation"))
         _check_choice(self, "groups", GROUPINGS)
         _check_choice(self, "normalization", ("data", "imagenet"))
@@ -102,7 +107,8 @@ class TrainingSettings:
     """How the network trains.
 
     Attributes:
-        epochs: Length of the training run.
+        epochs: Length of the training run; 0 chooses it by the number of training images, such that the run sees about
+            60,000 of them, in 20 epochs at least and 200 at most.
         evaluate_every: Epochs from one evaluation to the next, or ``auto`` for every epoch, or about a hundred
             evaluations where epochs are short; the last epoch is always evaluated.
         batch_size: Global batch size, over all processes; a single image that would be left over joins the last batch.
@@ -133,9 +139,9 @@ class TrainingSettings:
 
     def __post_init__(self) -> None:
         _check_bounds(self)
-        for name in ("epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name, least in (("epochs", 0), ("batch_size", 1)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} must be at least {least}, got {getattr(self, name)}")
         _check_shares(self, ("momentum",))
         for name, positive in (("learning_rate", True), ("weight_decay", False)):
             value = getattr(self, name)
@@ -180,6 +186,10 @@ class TransformSettings:
         _check_bounds(self)
         _check_not_negative(self, ("crop",))
         _check_shares(self, ("flip", "erase", "crop_scale", "jitter"))
+        try:
+            resample_code(self.resample)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
         if len(self.fill) != 3 or not all(0 <= value <= 255 for value in self.fill):
             raise ConfigError(f"fill must be three whole numbers from 0 to 255 (red, green, blue), got {self.fill}")
         if self.crop_scale and self.crop:
