@@ -25,7 +25,7 @@ def digits() -> Recipe:
             model="wrn-10-1",
             training=TrainingSettings(epochs=40, batch_size=64),
             transforms=TransformSettings(crop=2, flip=0.0, erase=0.0),
-            filter=GapFilter(measure_size=120),
+            filter=GapFilter(num_particles=24, measure_size=120),
         ),
-        paper=PaperFilter(nonzero=3, m=3.0, clone_size=512, measure_size=120),
+        paper=PaperFilter(num_particles=24, nonzero=3, m=3.0, clone_size=512, measure_size=120),
     )
