@@ -30,7 +30,9 @@ def image_hashes(images: Tensor) -> Tensor:
     (True, False)
     """
     pixels = images.reshape(len(images), -1)
-    pixels = functional.pad(pixels, (0, -pixels.shape[1] % 4)).contiguous()
+    if pixels.shape[1] % 4:
+        pixels = functional.pad(pixels, (0, -pixels.shape[1] % 4))
+    pixels = pixels.contiguous()
     words = pixels.view(torch.int32)
     words = words[:, :: -(-words.shape[1] // _WORDS) or 1].to(torch.int64)
     # A sum of 32-bit words times random 64-bit factors, modulo 2**64. Words of 64 bits would not do: a difference in
