@@ -100,7 +100,7 @@ def small_disk(tmp_path):
     if not shutil.which("mount") or subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("a file system cannot be mounted here; the tests above reach a limit on file size instead")
     yield place
-    subprocess.run(["umount", str(place)], check=True)
+    subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 def test_a_disk_that_is_really_full(tiny, no_report, small_disk, tmp_path):
