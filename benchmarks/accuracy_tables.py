@@ -82,7 +82,7 @@ def comparison(name: str) -> str:
         runs = [run for run in found.of_arm(summary.arm) if run.finished]
         row += [f"{summary.best_epoch_mean:.2f} %", f"{mean([run.train_loss[-1] for run in runs]):.2f}", density(runs)]
         rows.append(row + ([f"{summary.search_overhead:.1f} %" if summary.search_overhead else ""] if timed else []))
-    head = ["arm", "runs", "last epoch", *columns, "best epoch*", "training loss", "ops an image**"]
+    head = ["arm", "runs", "last epoch", *columns, "best epoch*", "training loss", "ops per image**"]
     head += ["search, of training"] if timed else []
     commands = dict.fromkeys(f"`{entry['command'].partition(' --jobs')[0]}`" for entry in found.commands)
     times = time_remark(found) if timed else "Runs shared the GPU, so their times are left out."

@@ -106,7 +106,7 @@ def resume(
 
 @app.command()
 def report(run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")]) -> None:
-    """Write a run's report.html anew."""
+    """Rewrite a run's report.html."""
     with _clear_errors():
         from particleaugment.report.page import write_report
         from particleaugment.training.run import RunFolder

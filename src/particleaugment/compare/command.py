@@ -53,7 +53,7 @@ def compare(
     gpus: Annotated[
         float | None, typer.Option(min=0.01, metavar="X", help="On Ray: GPUs per run; 0.25 puts four runs on one.")
     ] = None,
-    report: Annotated[bool, typer.Option("--report", help="Train nothing: write table and page anew.")] = False,
+    report: Annotated[bool, typer.Option("--report", help="Train nothing: rewrite the table and the page.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
 ) -> None:
     """Train several arms with several seeds; compare them.

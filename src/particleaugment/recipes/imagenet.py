@@ -36,12 +36,11 @@ def imagenet_resnet50() -> Recipe:
 def folder() -> Recipe:
     """ResNet-18 on a folder of your own images, one sub-folder per class, at 64 pixels.
 
-    Costs about a quarter of an hour on two CPU cores for 300 to 3,000 images, and more for more: the number of epochs
-    is chosen such that the network sees about 60,000 images, in 20 to 200 epochs. It prints how much time is left. Set
-    ``data_dir``, and ``image_size`` and ``epochs`` to taste:
-    ``particleaugment train folder --set data_dir=PATH``. Images that do not fit in memory are decoded while it
-    trains, to the same pixels. For photographs in which things lie anywhere at any size, ``crop=0`` with
-    ``crop_scale=0.25`` (or ImageNet's 0.08) trains on random parts of the files instead.
+    The number of epochs depends on the number of images: the network sees about 60,000 images, in 20 to 200 epochs. The
+    run prints the remaining time. Set ``data_dir`` and, if you like, ``image_size`` and ``epochs``:
+    ``particleaugment train folder --set data_dir=PATH``. Images that do not fit in memory are decoded during training,
+    to the same pixels. For photos with objects of any size anywhere, use ``crop=0`` with ``crop_scale=0.25`` (or
+    ImageNet's 0.08) to train on random resized crops.
     """
     return Recipe(
         Config(

@@ -19,17 +19,19 @@ from particleaugment.search.particle_state import ParticleRecord, ParticleState
 __all__ = ["AuthorsFilter", "FrozenGapFilter", "FrozenPaperFilter", "ShuffledPaperFilter", "UnskippedPaperFilter"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class FrozenPaperFilter(PaperFilter):
-    """The paper's transition alone: nothing is measured, and weights stay equal."""
-
-    kind: ClassVar[str] = "paper-frozen"
-    trains_clone: ClassVar[bool] = False
-
+class _PaperControl(PaperFilter):
     @classmethod
     def of(cls, filter: PaperFilter) -> Self:
         """Return the control of a filter."""
         return cls(**_settings(filter))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrozenPaperFilter(_PaperControl):
+    """The paper's transition alone: nothing is measured, and weights stay equal."""
+
+    kind: ClassVar[str] = "paper-frozen"
+    trains_clone: ClassVar[bool] = False
 
     def step(
         self, state: PaperState, subject: Subject, *, epoch: int, epochs: int
@@ -78,15 +80,10 @@ class FrozenGapFilter(GapFilter):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShuffledPaperFilter(PaperFilter):
+class ShuffledPaperFilter(_PaperControl):
     """The paper's filter with the measured δ permuted among the particles: as much selection, none of it informed."""
 
     kind: ClassVar[str] = "paper-shuffled"
-
-    @classmethod
-    def of(cls, filter: PaperFilter) -> Self:
-        """Return the control of a filter."""
-        return cls(**_settings(filter))
 
     def scores(self, noised: PaperState, delta: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
         """Return δ and its errors in another order."""
@@ -96,15 +93,10 @@ class ShuffledPaperFilter(PaperFilter):
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnskippedPaperFilter(PaperFilter):
+class UnskippedPaperFilter(_PaperControl):
     """The paper's filter without the rule that skips steps: where d0 is negative, an update inverts the ranking."""
 
     kind: ClassVar[str] = "paper-unskipped"
-
-    @classmethod
-    def of(cls, filter: PaperFilter) -> Self:
-        """Return the control of a filter."""
-        return cls(**_settings(filter))
 
     def skip_reason(self, found: pf.LossDifference) -> str | None:
         """Skip only what cannot be computed with."""

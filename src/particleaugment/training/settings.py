@@ -107,8 +107,8 @@ class TrainingSettings:
     """How the network trains.
 
     Attributes:
-        epochs: Length of the training run; 0 chooses it by the number of training images, such that the run sees about
-            60,000 of them, in 20 epochs at least and 200 at most.
+        epochs: Number of epochs; 0 chooses it by the number of training images: about 60,000 images in all, in 20 to
+            200 epochs.
         evaluate_every: Epochs from one evaluation to the next, or ``auto`` for every epoch, or about a hundred
             evaluations where epochs are short; the last epoch is always evaluated.
         batch_size: Global batch size, over all processes; a single image that would be left over joins the last batch.
