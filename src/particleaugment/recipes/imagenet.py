@@ -36,7 +36,7 @@ def imagenet_resnet50() -> Recipe:
 def folder() -> Recipe:
     """ResNet-18 on a folder of your own images, one sub-folder per class, at 64 pixels.
 
-    The number of epochs depends on the number of images: the network sees about 60,000 images, in 20 to 200 epochs. The
+    Costs one pass over about 60,000 images: the number of epochs depends on the number of images, from 20 to 200. The
     run prints the remaining time. Set ``data_dir`` and, if you like, ``image_size`` and ``epochs``:
     ``particleaugment train folder --set data_dir=PATH``. Images that do not fit in memory are decoded during training,
     to the same pixels. For photos with objects of any size anywhere, use ``crop=0`` with ``crop_scale=0.25`` (or
