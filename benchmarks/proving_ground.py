@@ -124,7 +124,7 @@ def _names(text: str, known: Iterable[str], what: str) -> list[str]:
 
 
 def _jobs(arguments: argparse.Namespace, arms: Mapping[str, bool], known: set[Key]) -> list[Job]:
-    core = ",".join(task.name for task in TASKS.values() if arguments.final or not task.final_only)
+    core = ",".join(task.name for task in TASKS.values() if not task.small and (arguments.final or not task.final_only))
     tasks = _names(arguments.tasks or core, TASKS, "task")
     chosen = _names(arguments.arms, arms, "arm")
     wanted = (

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 from particleaugment.training.config import Config
 from particleaugment.training.override import override
@@ -38,6 +39,7 @@ class Task:
         classes: Number of classes.
         trap: Whether its op set has ops that destroy labels.
         final_only: Whether no candidate may see it before the final.
+        small: Whether it is one of those for a CPU, which screen candidates and are not part of the core.
         version: Counts up with every change of the above.
     """
 
@@ -54,6 +56,7 @@ class Task:
     classes: int = 10
     trap: bool = False
     final_only: bool = False
+    small: bool = False
     version: int = 1
 
     @property
@@ -87,6 +90,16 @@ _TURNS = ("Identity", "Rotate", "ShearX", "ShearY", "TranslateX", "TranslateY", 
 _COLOURS = (
     "Identity", "AutoContrast", "Equalize", "Solarize", "Color", "Contrast", "Brightness", "Posterize", "Invert",
 )  # fmt: skip
+
+
+
+def _small(name: str, title: str, data: str, folder: str, size: int, epochs: int, *more: str, **fields: Any) -> Task:
+    """A task for one CPU core and about two minutes: WRN-10-1, and a judge of a few thousand images."""
+    settings = ("model=wrn-10-1", "batch_size=64", "precision=bf16", "compile=false", *more)
+    evaluate = f"evaluate_every={max(1, epochs // 10)}"
+    return Task(name=name, title=title, data=data, folder=folder, size=size, epochs=epochs,
+                settings=(*settings, evaluate), small=True, **{"judge": 4000, **fields})  # fmt: skip
+
 
 TASKS: Mapping[str, Task] = MappingProxyType(
     {
@@ -124,10 +137,19 @@ TASKS: Mapping[str, Task] = MappingProxyType(
             Task(name="digits-300", title="Digits, 300 images", data="digits", folder="", size=300, judge=1000,
                  epochs=40, final_only=True,
                  settings=("model=wrn-10-1", "batch_size=64", "crop=2", "flip=0", "erase=0")),
+            _small("small-cifar10-600", "CIFAR-10, 600 images", "cifar10", "cifar", 600, 200),
+            _small("small-cifar10-3000", "CIFAR-10, 3,000 images", "cifar10", "cifar", 3000, 40),
+            _small("small-cifar100-3000", "CIFAR-100, 3,000 images", "cifar100", "cifar", 3000, 50, classes=100),
+            _small("small-fashion-300", "Fashion-MNIST, 300 images", "fashion-mnist", "fashion-mnist", 300, 300),
+            _small("small-turns-300", "MNIST with flips and turns, 300 images", "mnist", "mnist", 300, 300, "flip=0",
+                   f"ops={','.join(_TURNS)}", trap=True),
+            _small("small-tints-1000", "MNIST in three tints, 1,000 images", "folder", "mnist-close-tints", 1000, 100,
+                   "image_size=32", "stream=false", "flip=0", f"ops={','.join(_COLOURS)}", classes=30, trap=True),
+            _small("small-mnist-200", "MNIST, 200 images, few steps", "mnist", "mnist", 200, 40, "flip=0"),
         )
     }
 )  # fmt: skip
-"""Every task by name: the core, two traps, and those that are kept for the final."""
+"""Every task by name: the core, two traps, those that are kept for the final, and small ones for a CPU."""
 
 
 @dataclass(frozen=True)

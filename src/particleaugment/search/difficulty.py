@@ -104,21 +104,23 @@ class DifficultyFilter(Filter[DifficultyState]):
     (0.0, 0.6)
     """
 
-    difficulty: float = 1.0
-    speed: float = 60.0
-    start: float = 0.0
+    difficulty: float = 0.6
+    early_difficulty: float = 1.1
+    speed: float = 80.0
+    start: float = 2.0
     slots: int = 8
     every: int | str = "auto"
     warmup: int = 1
     measure_size: int | float = 64
-    semantics: str = "trivial-wide"
+    semantics: str = "timm-increasing"
 
     kind: ClassVar[str] = "difficulty"
     needs_training_loss: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_count("slots", self.slots, 2, 64)
-        as_real("difficulty", self.difficulty, "it is the wanted ratio of two losses", low=1e-3, high=1e3)
+        for name in ("difficulty", "early_difficulty"):
+            as_real(name, getattr(self, name), "it is the wanted ratio of two losses", low=1e-3, high=1e3)
         as_real("speed", self.speed, "it is how far strength could move over the run", low=0.0)
         as_real("start", self.start, "it is the mean number of ops per image", low=0.0, high=self.strongest)
         check_moments(self.every, self.warmup)
@@ -152,7 +154,7 @@ class DifficultyFilter(Filter[DifficultyState]):
             reason = f"the held-out loss is {held_out_loss}, so the difficulty is not known"
             state = replace(state, skipped=state.skipped + 1)
             return state, self._record(state, skip_reason=reason, seconds=seconds)
-        state = self.updated(state, subject.training_loss, held_out_loss, epochs)
+        state = self.updated(state, subject.training_loss, held_out_loss, epoch=epoch, epochs=epochs)
         return state, self._record(
             state,
             training_loss=subject.training_loss,
@@ -161,12 +163,17 @@ class DifficultyFilter(Filter[DifficultyState]):
             seconds=seconds,
         )
 
+    def wanted(self, epoch: int, epochs: int) -> float:
+        """Return the difficulty that is wanted after an epoch."""
+        share = min(1.0, epoch / (STEERED * epochs))
+        return self.early_difficulty + share * (self.difficulty - self.early_difficulty)
+
     def updated(
-        self, state: DifficultyState, training_loss: float, held_out_loss: float, epochs: int
+        self, state: DifficultyState, training_loss: float, held_out_loss: float, *, epoch: int, epochs: int
     ) -> DifficultyState:
-        """Return the state after two losses were measured, in a run of so many epochs."""
+        """Return the state after two losses were measured, at an epoch of a run of so many."""
         steps = epochs / self.interval
-        wanted = math.log(self.difficulty * max(held_out_loss, _LEAST_LOSS))
+        wanted = math.log(self.wanted(epoch, epochs) * max(held_out_loss, _LEAST_LOSS))
         error = max(-1.0, min(1.0, wanted - math.log(max(training_loss, _LEAST_LOSS))))
         # The first measurement has no past to be averaged with.
         weight = 1.0 if state.steps <= 1 else 1.0 / max(1.0, MEMORY * steps)
