@@ -146,6 +146,7 @@ class Session:
                 resample=config.transforms.resample,
                 fill=config.transforms.fill,
                 groups=self.data.train_groups,
+                say=self.display.say,
             )
 
     def _training_ids(self, epoch: int) -> torch.Tensor:
