@@ -19,7 +19,7 @@ Sureness = Literal["clear", "likely", "cannot tell"]
 LIKELY = 0.8
 """Level of the interval that has to lie above 0 for a lead to be called likely; for a clear one it is 95 %."""
 FEWEST_SEEDS = 3
-"""Seeds that a comparison should have before it is asked for a choice."""
+"""Seeds that two arms must share before one is chosen: an interval over two is too wide to say anything."""
 MOST_SEEDS = 50
 """More seeds than this are not worth a choice between two arms."""
 CHEAPER = 1.1
@@ -92,9 +92,9 @@ def recommend(arms: Sequence[Arm], runs: Sequence[RunRecord], measured_on: str) 
         return None
     values = {name: {run.seed: run.last for run in runs if run.arm == name and run.finished} for name in summaries}
     notes = _notes(runs, measured_on)
-    several = [name for name in values if len(values[name]) > 1]
+    several = [name for name in values if len(values[name]) >= FEWEST_SEEDS]
     best = max(several, key=lambda name: summaries[name].mean, default=None)
-    judged = [name for name in several if best == name or _pairs(values, best, name) > 1]
+    judged = [name for name in several if best == name or _pairs(values, best, name) >= FEWEST_SEEDS]
     if best is None or len(judged) < 2:
         return Recommendation(
             arm=None, sureness="cannot tell", level=tuple(values), sentences=(*_too_few(values), *notes)
@@ -218,18 +218,19 @@ def _more_seeds(values: Values, best: str, others: Sequence[str]) -> str:
 
 def _too_few(values: Values) -> list[str]:
     ahead = max(values, key=lambda name: mean([*values[name].values()]))
-    most = max(len(found) for found in values.values())
-    if most == 1:
-        seeds = sorted({seed for found in values.values() for seed in found})
-        wanted = ",".join(map(str, seeds + [seeds[-1] + step for step in range(1, FEWEST_SEEDS)]))
+    seeds = sorted({seed for found in values.values() for seed in found})
+    if len(seeds) < FEWEST_SEEDS:
+        few = "one seed is" if len(seeds) == 1 else "two seeds are"
+        missing = FEWEST_SEEDS - len(seeds)
+        wanted = ",".join(map(str, seeds + [seeds[-1] + step for step in range(1, missing + 1)]))
         reason = (
-            "but one seed cannot tell, since two runs of the same arm differ too. Run at least "
-            f"{FEWEST_SEEDS - 1} more seeds: repeat the command with --seeds {wanted}."
+            f"but {few} too few for a verdict, since runs of the same arm differ too. Run at least {missing} more "
+            f"{'seed' if missing == 1 else 'seeds'}: repeat the command with --seeds {wanted}."
         )
     else:
         reason = (
-            "but no two arms have two seeds in common, so nothing can be told. Run all arms with the same "
-            f"{FEWEST_SEEDS} seeds or more."
+            f"but no two arms have {FEWEST_SEEDS} seeds in common, which is too few for a verdict. Run all arms with "
+            f"the same {FEWEST_SEEDS} seeds or more."
         )
     return [f"No recommendation yet: {ahead} is ahead with {mean([*values[ahead].values()]):.2f} %, {reason}"]
 
@@ -237,7 +238,7 @@ def _too_few(values: Values) -> list[str]:
 def _not_judged(names: Sequence[str], best: str) -> list[str]:
     if not names:
         return []
-    return [f"Not considered, since fewer than two finished seeds are shared with {best}: {', '.join(names)}."]
+    return [f"Not considered, since fewer than {FEWEST_SEEDS} finished seeds are shared with {best}: {', '.join(names)}."]
 
 
 def _notes(runs: Sequence[RunRecord], measured_on: str) -> list[str]:
