@@ -40,9 +40,8 @@ class FrozenPaperFilter(_PaperControl):
         moved = self.moved(state)
         return moved, _unmeasured(moved, self.policy(moved))
 
-    @property
-    def held_out(self) -> int | float:
-        """Nothing is measured, so nothing is held out."""
+    def held_out_of(self, samples: int) -> int | float:
+        """Return 0: nothing is measured."""
         return 0
 
     def check_data(self, labels: Tensor, split: tuple[Tensor, Tensor] | None, seed: int) -> None:
@@ -69,9 +68,8 @@ class FrozenGapFilter(GapFilter):
         moved = self.moved(state)
         return moved, _unmeasured(moved, self.policy(moved))
 
-    @property
-    def held_out(self) -> int | float:
-        """Nothing is measured, so nothing is held out."""
+    def held_out_of(self, samples: int) -> int | float:
+        """Return 0: nothing is measured."""
         return 0
 
     def holds_out_in(self, epoch: int, epochs: int) -> bool:
