@@ -13,7 +13,8 @@ from torch import Tensor
 
 from particleaugment.data import find_files
 from particleaugment.data.listing import FolderListing
-from particleaugment.policies import load
+from particleaugment.policies import Policy, load
+from particleaugment.policies.mixture import Mixture
 from particleaugment.report import plots
 from particleaugment.report.gallery import draw_grid, policy_rows
 from particleaugment.report.html import (
@@ -30,6 +31,7 @@ from particleaugment.report.html import (
     table,
 )
 from particleaugment.report.metrics import RunHistory, alarms, history
+from particleaugment.report.strength import reached, strength_of, strength_story
 from particleaugment.report.summary import leading_ops
 from particleaugment.training.config import Config, settings_of
 from particleaugment.training.run import RunError, RunFolder
@@ -64,10 +66,11 @@ def render(run: RunHistory) -> str:
         heading("Training"),
         figure(plots.curves(run), f"Loss (training under augmentation, {judge} on plain images) and {judge} accuracy."),
     ]
-    if run.inclusion.size:
+    if run.mixtures:
+        parts += [*strength_story(run), _skips(run)]
+    elif run.inclusion.size:
         parts += _policy_story(run)
-    if run.searched:
-        parts += _filter_story(run)
+        parts += _filter_story(run) if run.searched else []
     parts += _pictures(run, found)
     parts += _times(run)
     parts += _config(run)
@@ -76,8 +79,9 @@ def render(run: RunHistory) -> str:
 
 def _subtitle(run: RunHistory) -> str:
     config = run.config
-    policy = "policy learned by the particle filter" if config.searches else f"policy {config.policy}"
-    epochs = f"{len(run.epochs)} of {config.training.epochs} epochs"
+    learned = "strength steered by the difficulty filter" if run.mixtures else "policy learned by the particle filter"
+    policy = learned if config.searches else f"policy {config.policy}"
+    epochs = f"{run.epochs[-1]['epoch']} of {config.training.epochs} epochs"
     return f"{config.model} on {config.data.name}{config.data.part}, {epochs}, {policy}"
 
 
@@ -91,11 +95,16 @@ def _cards(run: RunHistory) -> Markup:
             f"best epoch ({best['epoch']}): chosen on the {run.config.data.measured_on} set, not a result",
         ),
     ]
-    if run.inclusion.size:
+    if run.mixtures:
+        shown.append((f"{strength_of(run.mixtures[-1]):.2f}", "strength at the end: ops per image"))
+    elif run.inclusion.size:
         shown.append((f"{run.ops_per_image[-1]:.2f}", "ops per image at the end"))
-    if run.searched:
+    if (difficulty := reached(run)) is not None:
+        shown.append(difficulty)
+    elif run.searched and not run.mixtures:
         skipped = sum(step["skip_reason"] is not None for step in run.steps)
         shown.append((f"{len(run.steps) - skipped} of {len(run.steps)}", "filter steps that updated the weights"))
+    if run.searched:
         shown.append((f"{run.overhead_percent:.0f} %", "search time on top of plain training"))
     return cards(shown)
 
@@ -175,18 +184,25 @@ def _pictures(run: RunHistory, found: FolderListing | None) -> list[Markup | Non
         images = _examples(run.config, found)
     except (OSError, ValueError):
         return []
-    rows = policy_rows(images, run.policy.moments(run.epochs[-1]["epoch"]), seed=run.config.seed)
+    shown = [(_titled(title, policy), policy) for title, policy in run.policy.moments(run.epochs[-1]["epoch"])]
+    rows = policy_rows(images, shown, seed=run.config.seed)
     plain = [("", image) for image in images]
     buffer = io.BytesIO()
-    draw_grid([("plain", plain), *rows]).save(buffer, "PNG", optimize=True)
-    caption = "The same training images under the policy, crop, flip and erasing left out."
+    scale = max(1, _LARGEST_EXAMPLE // images.shape[-1])
+    draw_grid([("plain", plain), *rows], scale).save(buffer, "PNG", optimize=True)
+    caption = "The same training images under the policy; crop, flip and erasing are left out."
     return [
         heading("What the network saw"),
         picture(buffer.getvalue(), "Training images under the policy", caption),
     ]
 
 
-def _examples(config: Config, found: FolderListing | None, count: int = 12) -> Tensor:
+def _titled(title: str, policy: Policy) -> str:
+    applied = strength_of(policy) if isinstance(policy, Mixture) else policy.ops_per_image
+    return f"{title}\n{applied:.2f} ops per image" if policy.learned else title
+
+
+def _examples(config: Config, found: FolderListing | None, count: int = 10) -> Tensor:
     from particleaugment.data import load_data
     from particleaugment.data.streamed import example_images
 
