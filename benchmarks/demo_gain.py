@@ -89,6 +89,7 @@ def summary(rows: dict[int, dict[str, Any]], settings: dict[str, Any]) -> dict[s
     ours, theirs = ({row["seed"]: row["accuracy"][arm] for row in ordered} for arm in ("learned", "none"))
     points = paired_difference(ours, theirs)
     assert points is not None
+    ends = None if points.low is None or points.high is None else [round(points.low, 4), round(points.high, 4)]
     return {
         "command": " ".join(["particleaugment", *demo_command("SEED", "FOLDER")]),
         "seeds": sorted(rows),
@@ -96,9 +97,7 @@ def summary(rows: dict[int, dict[str, Any]], settings: dict[str, Any]) -> dict[s
             arm: round(sum(row["accuracy"][arm] for row in ordered) / len(ordered), 4) for arm in ("none", "learned")
         },
         "mean_difference": round(points.mean, 4),
-        "interval": None
-        if points.low is None or points.high is None
-        else [round(points.low, 4), round(points.high, 4)],
+        "interval": ends,
         "level": 0.95,
         "runs": ordered,
         "settings": settings,

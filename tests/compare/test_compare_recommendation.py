@@ -127,8 +127,8 @@ def test_one_seed_is_too_few():
     found = advice({"none": {4: 65.6}, "trivialaugment": {4: 74.0}})
     assert (found.arm, found.sureness, found.accuracy) == (None, "cannot tell", None)
     assert found.text == (
-        "No recommendation yet: one seed is too few, since two runs of the same arm differ too. Train 3 or more: repeat "
-        "the command with --seeds 4,5,6."
+        "No recommendation yet: one seed is too few, since two runs of the same arm differ too. Train 3 or more: "
+        "repeat the command with --seeds 4,5,6."
     )
     assert found.verdict == (
         "trivialaugment is ahead of none by 8.40 points (74.00 % against 65.60 %); one seed is too few for a verdict."

@@ -40,7 +40,8 @@ def test_the_verdict_of_a_finished_run(run, expected):
 
 def test_the_verdict_of_a_run_that_has_not_finished():
     assert verdict_of(baseline("none", epochs=4, of=9)) == (
-        "Not finished: 80.00 % of the test images are classified correctly after 4 of 9 epochs, trained without a policy."
+        "Not finished: 80.00 % of the test images are classified correctly after 4 of 9 epochs, trained "
+        "without a policy."
     )
 
 
