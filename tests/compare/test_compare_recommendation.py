@@ -167,7 +167,7 @@ def test_verdicts_in_one_sentence():
     clear = advice({"none": [81.8, 81.5, 82.0], "trivialaugment": [84.7, 84.5, 84.8]})
     assert clear.verdict == "trivialaugment is best: +2.90 [+2.65, +3.15] points over none (3 seeds)."
     likely = advice({"none": [81.0, 81.2, 80.9], "trivialaugment": [81.3, 82.2, 81.5]})
-    assert likely.verdict.startswith("trivialaugment is likely best: +0.63 [-0.3")
+    assert likely.verdict.startswith("trivialaugment is likely best: +0.63 [-0.2")
     level = advice({"none": [80.2, 80.6, 80.4], "gap": [80.1, 80.7, 80.0]})
     assert level.verdict == "none and gap are level (3 seeds); none is the simplest."
 
@@ -249,13 +249,17 @@ def test_it_ends_the_command_and_is_on_the_page_and_in_the_file(tmp_path):
     base = Base.of(get_recipe("digits"), [*SETTINGS, "validation=200"])
     folder, comparison = comparison_in(tmp_path / "c", base=base)
     outcome = command(folder.path, "--report")
-    *_, text, page = outcome.stdout.splitlines()
+    *_, text, _, verdict, page = outcome.stdout.splitlines()
     assert page.startswith("page to open")
+    assert verdict == comparison.recommendation.verdict
+    assert verdict == "trivialaugment is best: +0.60 [+0.35, +0.85] points over none (3 seeds)."
     assert text == comparison.recommendation.text
     assert text.startswith(
         "Recommendation: trivialaugment, 91.60 ± 1.10 % on validation images (3 seeds). It beats none"
     )
-    assert "<h2>Recommendation</h2>\n<p>Recommendation: trivialaugment" in render(comparison)
+    shown = render(comparison)
+    assert shown.index(f'<p class="verdict">{verdict}</p>') < shown.index("<h2>Recommendation</h2>")
+    assert "<h2>Recommendation</h2>\n<p>Recommendation: trivialaugment" in shown
     kept = json.loads(folder.file.read_text())["recommendation"]
     assert (kept["arm"], kept["sureness"], kept["over_none"]["pairs"]) == ("trivialaugment", "clear", 3)
 

@@ -30,7 +30,7 @@ def baseline(policy, epochs=5, of=5):
         (lambda: baseline("trivial"), "correctly after 5 epochs, trained under the policy trivial."),
         (
             lambda: history(config_of(epochs=5), records(epochs=5), schedule(5, steps=1)),
-            "correctly after 5 epochs, trained under a learned policy that ended at 0.7 ops per image.",
+            "correctly after 5 epochs, trained under a learned policy that ended at 0.70 ops per image.",
         ),
     ],
 )

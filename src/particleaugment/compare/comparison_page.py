@@ -147,7 +147,11 @@ def _runs(comparison: Comparison) -> list[Markup | None]:
         for run in comparison.runs
     ]
     heads = ("arm", "seed", "last epoch, %", "best epoch, %", "time", "ops per image", "updates skipped", "state")
-    return [heading("Runs"), folded(f"All {len(rows)} runs", table(heads, rows))]
+    return [
+        heading("Runs"),
+        paragraph("Each run has a report of its own, beside this page:", code="runs/ARM-SEED/report.html"),
+        folded(f"All {len(rows)} runs", table(heads, rows)),
+    ]
 
 
 def _made_by(comparison: Comparison) -> list[Markup | None]:
