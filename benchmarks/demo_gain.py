@@ -26,7 +26,7 @@ from particleaugment.training.config import settings_of
 
 NAME = "demo_gain"
 RECIPE, ARMS = "digits", "none,learned:filter=difficulty"
-SETTINGS = ("train_size=200", "batch_size=32", "epochs=150")
+SETTINGS = ("train_size=200", "batch_size=32", "epochs=100", "crop=0")
 
 
 def demo_command(seeds: str, out: str) -> list[str]:
