@@ -11,7 +11,7 @@ import numpy as np
 from particleaugment.compare.arm_summary import arm_summaries, differences
 from particleaugment.compare.comparison import Comparison
 from particleaugment.compare.statistics import mean
-from particleaugment.report.svg import BLUE, GREEN, INK, ORANGE, PURPLE, RED, inline_svg
+from particleaugment.report.svg import BLUE, GREEN, INK, ORANGE, PURPLE, RED, inline_svg, log_scale
 
 __all__ = ["COLOURS", "accuracies", "curves", "intervals", "name_rows", "times"]
 
@@ -36,7 +36,8 @@ def curves(comparison: Comparison) -> str:
         axes[0].set(xlabel="epoch", ylabel=f"{comparison.measured_on} accuracy, %")
         low, high = axes[0].get_ylim()
         axes[0].set_ylim(max(0.0, low), min(100.0, high))
-        axes[1].set(xlabel="epoch", ylabel="training loss", yscale="log")
+        axes[1].set(xlabel="epoch", ylabel="training loss")
+        log_scale(axes[1])
         for part in axes:
             part.xaxis.get_major_locator().set_params(integer=True)
         figure.legend(
