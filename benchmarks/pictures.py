@@ -1,8 +1,8 @@
 """Draw the pictures of README and docs.
 
-particleaugment train digits --out runs/demo
-python benchmarks/pictures.py runs/demo     all of them
-python benchmarks/pictures.py               all but the heat map, which needs the demo's run
+particleaugment train digits --set filter=gap --out runs/digits
+python benchmarks/pictures.py runs/digits   all of them
+python benchmarks/pictures.py               all but the heat map, which needs the run
 """
 
 from __future__ import annotations

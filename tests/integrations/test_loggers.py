@@ -106,8 +106,8 @@ def test_runs_write_a_heat_map(tmp_path):
 
     search, _ = stepped()
     writer = EventWriter(tmp_path)
-    writer.log_heat_map(3, search.schedule(3))
-    writer.log_heat_map(3, pa.TrivialAugment())
+    writer.log_figure(3, search.schedule(3))
+    writer.log_figure(3, pa.TrivialAugment())
     writer.close()
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()

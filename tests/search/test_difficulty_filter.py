@@ -1,6 +1,7 @@
 """The difficulty filter: where its strength goes, what it measures, and what it remembers."""
 
 import math
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from particleaugment.search.difficulty import (
     own_statistics,
 )
 from particleaugment.search.filter_base import Subject
+from particleaugment.training.records import RecordError, check_record
 
 OPS = ("Rotate", "Color", "Equalize")
 PROPERTY = settings(max_examples=60, deadline=None, derandomize=True)
@@ -274,3 +276,13 @@ def test_batch_norm_uses_the_batch_and_keeps_its_averages():
 def test_what_is_wrong_is_said(changes, sentence):
     with pytest.raises(ValueError, match=sentence):
         pa.DifficultyFilter(**changes)
+
+
+def test_a_step_records_the_difficulty_that_was_wanted():
+    filter = pa.DifficultyFilter(early_difficulty=1.0, difficulty=0.5)
+    state, record = filter.step(filter.init(0, OPS), subject(1.0, 0.5), epoch=20, epochs=50)
+    assert record.wanted == filter.wanted(20, 50) == pytest.approx(0.75), "half-way through four fifths"
+    assert filter.step(state, subject(1.0, 0.5), epoch=41, epochs=50)[1].wanted is None, "nothing is steered any more"
+    check_record({"kind": "filter", "epoch": 20} | asdict(record))
+    with pytest.raises(RecordError, match="wanted must be a number or null, got 'much'"):
+        check_record({"kind": "filter", "epoch": 20} | asdict(record) | {"wanted": "much"})

@@ -265,5 +265,5 @@ def _publish(folder: ComparisonFolder, comparison: Comparison, console: Console)
     write_atomically(folder.page, render(comparison))
     print_comparison(comparison, console, folder)
     if comparison.recommendation is not None:
-        console.print(f"\n{comparison.recommendation.text}", soft_wrap=True)
+        console.print(f"\n{comparison.recommendation.text}\n\n{comparison.recommendation.verdict}", soft_wrap=True)
     console.print(f"page to open: {folder.page}", soft_wrap=True)

@@ -159,6 +159,15 @@ class Mixture(Policy):
         )
 
     @property
+    def counts(self) -> tuple[float, ...]:
+        """Share of images that get no op, one, two, and so on; Identity counts as an op.
+
+        >>> Mixture(slots=(0.75, 0.5, 0.25)).counts
+        (0.25, 0.25, 0.25, 0.25)
+        """
+        return tuple(more - less for more, less in pairwise((1.0, *self.slots, 0.0)))
+
+    @property
     def inclusion(self) -> dict[str, float]:
         """How often each op is applied to an image, on average."""
         shares = self._gates().sum(0) / len(self.ops)

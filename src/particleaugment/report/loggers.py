@@ -12,20 +12,25 @@ import numpy as np
 from PIL import Image
 
 from particleaugment.policies import Policy
+from particleaugment.policies.mixture import Mixture
 from particleaugment.report.plots import draw_deltas, draw_inclusion
+from particleaugment.report.strength import draw_counts
 from particleaugment.report.svg import picture
 from particleaugment.search.filter_base import FilterRecord
 from particleaugment.search.paper import PaperRecord
 from particleaugment.search.search import ParticleAugment
 
-__all__ = ["SearchLogger", "heat_map", "log_values", "rendered", "search_figures", "search_metrics"]
+__all__ = ["SearchLogger", "heat_map", "log_values", "policy_figure", "rendered", "search_figures", "search_metrics"]
 
-_NUMBERS = ("effective_sample_size", "resampled", "d0", "mean_gap", "severity", "wanted_severity")
+_NUMBERS = (
+    "effective_sample_size", "resampled", "d0", "mean_gap", "severity", "wanted_severity", "strength", "difficulty",
+    "wanted", "training_loss", "held_out_loss",
+)  # fmt: skip
 _NAMES = {"mean_gap": "gap"}
 
 
 class SearchLogger:
-    """Logs every filter step: its numbers, each op's inclusion, δ of the particles, and the policy's heat map.
+    """Logs every filter step: its numbers, how often each op is applied, and figures of the policy and of δ.
 
     Args:
         target: A ``torch.utils.tensorboard.SummaryWriter``, a Weights & Biases run (or the module ``wandb``), or
@@ -88,11 +93,24 @@ def search_metrics(search: ParticleAugment, record: FilterRecord | None = None) 
 def search_figures(search: ParticleAugment, record: FilterRecord | None = None) -> dict[str, Any]:
     """Return matplotlib figures of a search: the policy by epoch, and δ of the last filter step."""
     epochs = max(1, search.epoch + 1)
-    figures = {"policy/heat_map": heat_map(search.schedule(epochs), epochs)}
+    figures = dict([policy_figure(search.schedule(epochs), epochs)])
     if isinstance(record, PaperRecord) and np.isfinite(record.delta).all():
         delta, errors, when = record.delta, record.standard_error, f"filter step {record.step}"
         figures["filter/delta"] = picture(9, 2.4, lambda figure, axes: draw_deltas(axes, delta, errors, when))
     return figures
+
+
+def policy_figure(policy: Policy, epochs: int) -> tuple[str, Any]:
+    """Return the name and the matplotlib figure that show a learned policy by epoch.
+
+    That is the heat map of its ops; for mixtures, whose ops are all drawn equally often, how many ops images get.
+    """
+    shown = [(epoch, policy.at(epoch)) for epoch in range(1, epochs + 1)]
+    mixtures = {epoch: one for epoch, one in shown if isinstance(one, Mixture)}
+    if not mixtures:
+        return "policy/heat_map", heat_map(policy, epochs)
+    figure = picture(9, 2.6, lambda figure, axes: draw_counts(figure, axes, list(mixtures), list(mixtures.values())))
+    return "policy/op_counts", figure
 
 
 def heat_map(policy: Policy, epochs: int) -> Any:

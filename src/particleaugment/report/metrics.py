@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from particleaugment.policies import Policy
+from particleaugment.policies.mixture import Mixture
 from particleaugment.report.summary import phase_seconds
 from particleaugment.training.config import Config
 
@@ -48,6 +49,12 @@ class RunHistory:
         return bool(self.steps)
 
     @property
+    def mixtures(self) -> list[Mixture]:
+        """The mixtures of the epochs; empty for policies of other kinds."""
+        found = [self.policy.at(record["epoch"]) for record in self.epochs] if self.policy.learned else []
+        return [policy for policy in found if isinstance(policy, Mixture)]
+
+    @property
     def ops_per_image(self) -> Floats:
         """Mean number of ops per image in each epoch, Identity not counted."""
         changing = [i for i, name in enumerate(self.ops) if name != "Identity"]
@@ -83,15 +90,34 @@ def alarms(run: RunHistory) -> list[str]:
     """Return what deserves attention in a run, in sentences."""
     if not run.searched:
         return []
-    found = []
     skipped = [step for step in run.steps if step["skip_reason"] is not None]
-    share = len(skipped) / len(run.steps)
-    if share > 0.25:
+    share = 100 * len(skipped) / len(run.steps)
+    often = f"{len(skipped)} of {len(run.steps)} {{}} were skipped ({share:.0f} %)" if share > 25 else ""
+    if run.mixtures:
+        return _strength_alarms(run, often.format("filter steps"))
+    return _particle_alarms(run, skipped, often.format("weight updates"))
+
+
+def _strength_alarms(run: RunHistory, often: str) -> list[str]:
+    found = [f"{often}: no loss was measured, and strength stayed as it was."] if often else []
+    steered = [step["strength"] for step in run.steps if step.get("difficulty") is not None]
+    highest = getattr(run.config.filter, "strongest", math.inf)
+    at_top = sum(strength >= highest for strength in steered)
+    if 2 * at_top > len(steered):
+        found.append(
+            f"Strength was at its highest, {highest:g} ops per image, after {at_top} of {len(steered)} steps, and "
+            "training was still easier than wanted. More slots allow more ops per image."
+        )
+    return found
+
+
+def _particle_alarms(run: RunHistory, skipped: Sequence[dict[str, Any]], often: str) -> list[str]:
+    found = []
+    if often:
         negative = sum((step.get("d0") or 1.0) <= 0 for step in skipped)
         found.append(
-            f"{len(skipped)} of {len(run.steps)} weight updates were skipped ({100 * share:.0f} %); in {negative} of "
-            "them the clone's loss on plain images rose instead of falling, so the measurement had the wrong sign. "
-            "The particles then move by noise alone."
+            f"{often}; in {negative} of them the clone's loss on plain images rose instead of falling, so the "
+            "measurement had the wrong sign. The particles then move by noise alone."
         )
     last = run.steps[-1]
     if last.get("effective_sample_size", math.inf) < 0.2 * run.num_particles:

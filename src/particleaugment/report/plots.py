@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from particleaugment.report.metrics import Floats, RunHistory
-from particleaugment.report.svg import BLUE, GREEN, INK, ORANGE, PURPLE, RED, inline_svg
+from particleaugment.report.svg import BLUE, GREEN, INK, ORANGE, PURPLE, RED, inline_svg, log_scale
 
 __all__ = [
     "curves",
@@ -31,14 +31,15 @@ def curves(run: RunHistory) -> str:
         axes[0].plot(
             epochs, [record["test_loss"] for record in run.epochs], color=ORANGE, label=run.config.data.measured_on
         )
-        axes[0].set(xlabel="epoch", ylabel="loss", yscale="log")
+        axes[0].set(xlabel="epoch", ylabel="loss")
+        log_scale(axes[0])
         axes[0].legend(frameon=False)
         accuracy = [record["test_accuracy"] for record in run.epochs]
         axes[1].plot(epochs, accuracy, color=GREEN)
         axes[1].set(
             xlabel="epoch",
             ylabel=f"{run.config.data.measured_on} accuracy, %",
-            ylim=(max(0, np.percentile(accuracy, 10) - 5), 100),
+            ylim=(max(0, min(accuracy) - 2), min(100, max(accuracy) + 2)),
         )
 
     return inline_svg(9, 2.8, draw_curves, columns=2)
@@ -73,7 +74,7 @@ def ops_per_image(run: RunHistory) -> str:
     """Mean number of ops per image by epoch."""
 
     def draw_ops(figure: Any, axes: Any) -> None:
-        axes.plot(range(1, len(run.inclusion) + 1), run.ops_per_image, color=PURPLE)
+        axes.plot([record["epoch"] for record in run.epochs], run.ops_per_image, color=PURPLE)
         axes.set(xlabel="epoch", ylabel="ops per image", ylim=(0, None))
 
     return inline_svg(9, 1.9, draw_ops)

@@ -36,5 +36,5 @@ class ReportAndEvents:
     def finish(self, run: RunFolder, policy: Policy) -> None:
         """Write the report and close the events."""
         page.write_report(run)
-        self._events.log_heat_map(self._epochs, policy)
+        self._events.log_figure(self._epochs, policy)
         self._events.close()

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from particleaugment.policies import Policy
+from particleaugment.search.difficulty import MEMORY
 from particleaugment.training.run import RunError, RunFolder
 from particleaugment.util.shown import shown_command
 
-__all__ = ["filter_health", "leading_ops", "phase_seconds", "print_summary"]
+__all__ = ["averaged_difficulty", "filter_health", "leading_ops", "phase_seconds", "print_summary"]
 
 
 def leading_ops(policy: Policy, count: int = 5) -> list[tuple[str, float]]:
@@ -48,8 +51,42 @@ def filter_health(records: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def _policy_rows(steps: list[dict[str, Any]], policy: Policy) -> list[tuple[str, str]]:
+    """What the summary says of a learned policy; where all ops are drawn equally often, none of them leads."""
+    if "strength" in steps[-1]:
+        most = max(step["strength"] for step in steps)
+        rows = [("strength, in ops per image", f"{steps[-1]['strength']:.2f} at the end, {most:.2f} at most")]
+        for last, difficulty in averaged_difficulty(steps)[-1:]:
+            wanted = f", wanted {last['wanted']:.2f}" if last.get("wanted") is not None else ""
+            rows.append(("difficulty, averaged", f"{difficulty:.2f} in epoch {last['epoch']}{wanted}"))
+        return rows
+    ops = ", ".join(f"{name} {100 * share:.0f} %" for name, share in leading_ops(policy))
+    most = max(step["ops_per_image"] for step in steps)
+    return [
+        ("leading ops, at the end", ops or "none: every op is applied to under 0.5 % of the images"),
+        ("ops per image", f"{steps[-1]['ops_per_image']:.2f} at the end, {most:.2f} at most"),
+    ]
+
+
+def averaged_difficulty(steps: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], float]]:
+    """Return the steps that measured a difficulty, each with it as the filter averages it: by its logarithm.
+
+    >>> steps = [{"difficulty": 2.0}, {"difficulty": 0.5}, *[{"difficulty": None}] * 37]
+    >>> [value for _, value in averaged_difficulty(steps)]
+    [2.0, 1.0]
+    """
+    measured = [step for step in steps if (step.get("difficulty") or 0.0) > 0]
+    weight = 1.0 / max(1.0, MEMORY * (len(steps) + 1))  # no step follows the last epoch
+    found: list[tuple[dict[str, Any], float]] = []
+    mean = math.log(measured[0]["difficulty"]) if measured else 0.0
+    for step in measured:
+        mean += weight * (math.log(step["difficulty"]) - mean)
+        found.append((step, math.exp(mean)))
+    return found
+
+
 def print_summary(run: RunFolder, policy: Policy, console: Console) -> None:
-    """Print accuracy, the policy's leading ops, the filter's health, time per phase and where the files are."""
+    """Print accuracy, what the policy does, the filter's health, time per phase and where the files are."""
     records = run.read_metrics()
     epochs = [record for record in records if record["kind"] == "epoch"]
     if not epochs:
@@ -60,10 +97,8 @@ def print_summary(run: RunFolder, policy: Policy, console: Console) -> None:
     table.add_row("best epoch (not a result)", f"{best['test_accuracy']:.2f} % in epoch {best['epoch']}")
     health = filter_health(records)
     if health["steps"]:
-        ops = ", ".join(f"{name} {100 * share:.0f} %" for name, share in leading_ops(policy))
-        most = max(record["ops_per_image"] for record in records if record["kind"] == "filter")
-        table.add_row("leading ops, at the end", ops or "none: every op is applied to under 0.5 % of the images")
-        table.add_row("ops per image", f"{health['ops_per_image']:.2f} at the end, {most:.2f} at most")
+        for name, text in _policy_rows([record for record in records if record["kind"] == "filter"], policy):
+            table.add_row(name, text)
         told = f"{health['steps']} steps, {health['skipped']} skipped"
         if health["effective_sample_size"] is not None:
             particles = getattr(run.config.filter, "num_particles", 0)

@@ -9,7 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-__all__ = ["BLUE", "GREEN", "INK", "ORANGE", "PURPLE", "RED", "inline_svg", "picture"]
+__all__ = ["BLUE", "GREEN", "INK", "ORANGE", "PURPLE", "RED", "inline_svg", "log_scale", "picture"]
 
 # A colour that occurs nowhere else; it becomes the page's text colour.
 INK = "#010203"
@@ -33,6 +33,16 @@ def _style(ink: str) -> dict[str, Any]:
         "xtick.major.width": 0.6,
         "ytick.major.width": 0.6,
     }
+
+
+def log_scale(axes: Any) -> None:
+    """Make the vertical axis logarithmic, with plain numbers: powers of ten would be drawn as formulas are written."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def picture(width: float, height: float, draw: Callable[[Any, Any], None]) -> Any:

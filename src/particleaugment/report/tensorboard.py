@@ -12,13 +12,13 @@ from torch import Tensor
 from particleaugment.executors import apply
 from particleaugment.policies import Policy
 from particleaugment.report.event_file import EventFile
-from particleaugment.report.loggers import heat_map
+from particleaugment.report.loggers import policy_figure
 
 __all__ = ["EventWriter"]
 
 _NUMBERS = {
     "epoch": ("train_loss", "test_loss", "test_accuracy", "learning_rate", "ops_per_image"),
-    "filter": ("d0", "effective_sample_size"),
+    "filter": ("d0", "effective_sample_size", "strength", "difficulty", "wanted", "held_out_loss"),
 }
 
 
@@ -68,10 +68,11 @@ class EventWriter:
         program = policy.sample(torch.arange(len(images)), epoch, 0, size)
         self._writer.add_images("policy/augmented", apply(images, program), epoch)
 
-    def log_heat_map(self, epochs: int, policy: Policy) -> None:
-        """Write how each op's inclusion went, epoch by epoch, if the policy has particles."""
+    def log_figure(self, epochs: int, policy: Policy) -> None:
+        """Write the figure of a learned policy, epoch by epoch; see :func:`policy_figure`."""
         if self._writer is not None and policy.learned:
-            self._writer.add_figure("policy/heat_map", heat_map(policy, epochs), epochs)
+            name, figure = policy_figure(policy, epochs)
+            self._writer.add_figure(name, figure, epochs)
 
     def close(self) -> None:
         """Flush and close the event file."""

@@ -15,6 +15,7 @@ from particleaugment.models.weight_files import open_weights
 from particleaugment.policies import Policy, Schedule, load
 from particleaugment.policies.policy import document
 from particleaugment.search.history import unpacked
+from particleaugment.search.idle_ops import without_colour
 from particleaugment.training.checkpoint import CheckpointError, find_checkpoints, load_checkpoint
 from particleaugment.training.checkpoint_content import network_of
 from particleaugment.training.config import Config
@@ -231,7 +232,7 @@ def _policy(known: _Known) -> str:
     except ValueError as error:
         raise _Problem(str(error)) from None
     if schedule is not None:
-        if (schedule.ops, schedule.epochs) != (config.ops, config.training.epochs):
+        if schedule.ops not in _possible_ops(config) or schedule.epochs != config.training.epochs:
             raise _Problem(f"{path} has other ops or another number of epochs than config.json")
         if known.ended and schedule != _learned(config, known.newest["search"]):  # type: ignore[index]
             raise _Problem(f"{path} differs from what the checkpoint has learned")
@@ -249,10 +250,16 @@ def _fixed(known: _Known) -> str | None:
         return None
 
 
+def _possible_ops(config: Config) -> list[tuple[str, ...]]:
+    """Return the ops that a learned policy may have: those of the filter, all of them or as grey images leave them."""
+    filter, ops = config.filter, config.ops
+    return [filter.init(config.seed, given).ops for given in (ops, without_colour(filter, ops))]
+
+
 def _learned(config: Config, search: Any) -> Policy | None:
     """Return what a checkpoint's search has learned, or None where it cannot be read."""
     try:
-        history = unpacked(search["history"], config.filter.init(config.seed, config.ops))
+        history = unpacked(search["history"], config.filter.init(config.seed, tuple(search["ops"])))
         return config.filter.schedule(history, config.training.epochs)
     except (AttributeError, LookupError, TypeError, ValueError):
         return None

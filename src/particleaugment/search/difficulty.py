@@ -83,12 +83,14 @@ class DifficultyRecord(FilterRecord):
         training_loss: Mean loss of the epoch's samples under augmentation.
         held_out_loss: Mean loss of the held-out samples; None in the last fifth of training.
         difficulty: Training loss over held-out loss.
+        wanted: The difficulty that was wanted; None in the last fifth of training.
     """
 
     strength: float
     training_loss: float | None = None
     held_out_loss: float | None = None
     difficulty: float | None = None
+    wanted: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,6 +185,7 @@ class DifficultyFilter(Filter[DifficultyState]):
             training_loss=subject.training_loss,
             held_out_loss=held_out_loss,
             difficulty=subject.training_loss / max(held_out_loss, _LEAST_LOSS),
+            wanted=self.wanted(epoch, epochs),
             seconds=seconds,
         )
 

@@ -23,6 +23,7 @@ from particleaugment.search.filters import DEFAULT, filter_settings
 from particleaugment.search.held_out import Division
 from particleaugment.search.held_out_check import HeldOutCheck
 from particleaugment.search.history import packed, unpacked
+from particleaugment.search.idle_ops import log, ops_in_use
 from particleaugment.search.observed import ObservedLosses
 from particleaugment.search.training_set import SearchAugment, TrainingSet
 from particleaugment.search.wrapped import unwrapped
@@ -48,7 +49,7 @@ class ParticleAugment:
         filter: The filter and its settings, such as :class:`particleaugment.PaperFilter`; by default
             :class:`particleaugment.DifficultyFilter`.
         seed: Seed of every draw.
-        ops: Names of the ops that the policy draws from.
+        ops: Names of the ops that the policy draws from. Of the default ones, Color is left out where images are grey.
         before: Always-on transforms before the policy, such as ``PadCrop(4), HorizontalFlip()``.
         after: Always-on transforms after it that keep uint8, such as ``RandomErasing()``.
         resample: Interpolation of the geometric ops.
@@ -56,6 +57,7 @@ class ParticleAugment:
         executor: See :func:`particleaugment.apply`.
         groups: Group of each sample (a patient, a scene), a number or a name, where samples that are held out must not
             share a group with those that are trained on.
+        say: Takes a line that names ops which are left out; by default it goes to the log ``particleaugment``.
         options: How masks, boxes and keypoints are read and moved, as in :class:`Augment`.
 
     >>> from torch.utils.data import DataLoader
@@ -86,6 +88,7 @@ class ParticleAugment:
         fill: tuple[int, int, int] = (128, 128, 128),
         executor: str = "auto",
         groups: Tensor | Sequence[Any] | None = None,
+        say: Callable[[str], None] = log,
         **options: Unpack[TargetOptions],
     ):
         if filter is not None and not isinstance(filter, Filter):
@@ -100,6 +103,9 @@ class ParticleAugment:
         self.filter.check(self.ops, epochs)
         self.samples = train_set if isinstance(train_set, (Samples, ImageList)) else Samples(train_set)
         self.division = Division(self.filter, self.samples.labels, epochs=epochs, seed=seed, groups=groups)
+        asked, self.ops = self.ops, ops_in_use(self.filter, self.ops, self.samples, epochs)
+        if self.ops != asked:
+            say("Color changes nothing on grey images and is left out")
         self.state: FilterState = self.filter.init(seed, self.ops)
         self.frozen = False
         self._augment = SearchAugment(

@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 from particleaugment.models import build_model
 from particleaugment.models.weight_files import mismatch, tensor_problem
-from particleaugment.search.filter_base import Filter
+from particleaugment.search.filter_base import Filter, FilterState
 from particleaugment.search.filters import filter_settings
 from particleaugment.search.history import unpacked
+from particleaugment.search.idle_ops import without_colour
 from particleaugment.training.config import Config, ConfigError
 from particleaugment.util.strict_json import clipped
 
@@ -207,9 +208,10 @@ def _check_search(saved: Any, config: Config) -> None:
     if not isinstance(saved, dict):
         raise ContentError("its field search must be an object, since the run learns its policy")
     filter = _filter(saved, config)
+    ops = _ops(saved, filter, config)
     wanted = {
         "filter": filter_settings(filter),
-        "ops": list(config.ops),
+        "ops": list(ops),
         "epochs": config.training.epochs,
         "seed": config.seed,
     }
@@ -231,7 +233,7 @@ def _check_search(saved: Any, config: Config) -> None:
             pass
         case _:
             raise ContentError("search.observed must be a sum and a number of losses")
-    _check_history(saved.get("history"), filter, config)
+    _check_history(saved.get("history"), filter.init(config.seed, ops), config)
 
 
 def _filter(saved: Mapping[str, Any], config: Config) -> Filter[Any]:
@@ -243,8 +245,13 @@ def _filter(saved: Mapping[str, Any], config: Config) -> Filter[Any]:
     return config.filter
 
 
-def _check_history(history: Any, filter: Filter[Any], config: Config) -> None:
-    first = filter.init(config.seed, config.ops)
+def _ops(saved: Mapping[str, Any], filter: Filter[Any], config: Config) -> tuple[str, ...]:
+    """Return a run's ops; those that change nothing on grey images may have been left out."""
+    fewer = without_colour(filter, config.ops)
+    return fewer if _is(saved.get("ops"), list(fewer)) else config.ops
+
+
+def _check_history(history: Any, first: FilterState, config: Config) -> None:
     columns = first.to_dict()
     if not isinstance(history, dict) or history.keys() != {"starts", *columns}:
         raise ContentError(f"search.history must have the fields starts, {', '.join(columns)}")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -12,7 +13,27 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from particleaugment.training.clock import duration
 from particleaugment.util.output import Output
 
-__all__ = ["Display"]
+__all__ = ["Display", "filter_note"]
+
+
+def filter_note(ops_per_image: float, skipped: int, strength: float | None, step: Mapping[str, Any]) -> str:
+    """Return what a line of progress says about the filter.
+
+    Args:
+        ops_per_image: Mean number of ops that the policy applies.
+        skipped: Steps skipped so far.
+        strength: Strength of augmentation, where the filter steers one.
+        step: Fields of the last step; empty before the first.
+
+    >>> filter_note(1.86, 0, 2.0, {"difficulty": 0.834, "wanted": 0.92})
+    'strength 2.00 ops/image  difficulty 0.83 (wanted 0.92)'
+    """
+    if strength is None:
+        return f"{ops_per_image:.2f} ops/image  {skipped} steps skipped"
+    note = f"strength {strength:.2f} ops/image"
+    if step.get("difficulty") is not None:
+        note += f"  difficulty {step['difficulty']:.2f} (wanted {step['wanted']:.2f})"
+    return f"{note}  {skipped} steps skipped" if skipped else note
 
 
 class Display:

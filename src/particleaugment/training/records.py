@@ -87,6 +87,7 @@ _OPTIONAL = {
     "training_loss": _NUMBER_OR_NULL,
     "held_out_loss": _NUMBER_OR_NULL,
     "difficulty": _NUMBER_OR_NULL,
+    "wanted": _NUMBER_OR_NULL,
 }
 
 

@@ -32,7 +32,7 @@ from particleaugment.training.checkpoint import (
 from particleaugment.training.clock import timed
 from particleaugment.training.config import Config
 from particleaugment.training.data_checks import check_search, require_same_data, require_same_inputs
-from particleaugment.training.display import Display
+from particleaugment.training.display import Display, filter_note
 from particleaugment.training.distributed import require_same
 from particleaugment.training.extras import Extras
 from particleaugment.training.model_file import weights_file, weights_metadata
@@ -114,6 +114,7 @@ class Session:
         self.position = Position()
         self.resumes = 0
         self._seconds: dict[str, float] = {}
+        self._last_step: dict[str, Any] = {}
         self._last_checkpoint = time.monotonic()
         self._useless: list[Path] = []
         self._extras = extras
@@ -146,6 +147,7 @@ class Session:
                 resample=config.transforms.resample,
                 fill=config.transforms.fill,
                 groups=self.data.train_groups,
+                say=self.display.say,
             )
 
     def _training_ids(self, epoch: int) -> torch.Tensor:
@@ -236,6 +238,7 @@ class Session:
         where = f"after filter step {record.step}"
         require_same(self.ranks, "the filter's state or measurements", where, [*self.search.state_tensors(), *numbers])
         self._seconds |= fields.pop("seconds")
+        self._last_step = fields
         self._write({"kind": "filter", "epoch": self.position.epoch} | fields)
 
     def finish_epoch(self) -> None:
@@ -392,7 +395,8 @@ class Session:
     def _filter_note(self) -> str:
         if self.search is None:
             return ""
-        return f"{self.search.policy.ops_per_image:.2f} ops/image  {self.search.skipped_steps} steps skipped"
+        strength = getattr(self.search.state, "strength", None)
+        return filter_note(self.search.policy.ops_per_image, self.search.skipped_steps, strength, self._last_step)
 
     def _divergence(self, what: object) -> str:
         where = f"epoch {self.position.epoch}, batch {self.trainee.batches_done + 1}"
