@@ -207,9 +207,9 @@ def test_what_observe_takes():
         search.observe(torch.arange(4), torch.ones(4, 8))
     losses = torch.ones(4, 1, requires_grad=True)
     search.observe(torch.arange(4), losses)
-    assert search.state_dict()["observed"] == (4.0, 4)
+    assert search.state_dict()["observed"] == ((4.0, 4),)
     search.observe(torch.arange(2), torch.tensor(0.5, requires_grad=True))
-    assert search.state_dict()["observed"] == (5.0, 6)
+    assert search.state_dict()["observed"] == ((5.0, 6),)
 
 
 def test_filters_that_need_no_losses_take_them_all_the_same():
