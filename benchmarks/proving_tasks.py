@@ -92,7 +92,6 @@ _COLOURS = (
 )  # fmt: skip
 
 
-
 def _small(name: str, title: str, data: str, folder: str, size: int, epochs: int, *more: str, **fields: Any) -> Task:
     """A task for one CPU core and about two minutes: WRN-10-1, and a judge of a few thousand images."""
     settings = ("model=wrn-10-1", "batch_size=64", "precision=bf16", "compile=false", *more)
@@ -197,14 +196,13 @@ ARMS: Mapping[str, ProvingArm] = MappingProxyType(
             _rand(2, 10),
             ProvingArm("autoaugment", "AutoAugment as published for CIFAR-10", ("policy=autoaugment-cifar10",),
                        own_ops=True),
-            ProvingArm("gap", "steers severity by the generalisation gap: today's default", ("filter=gap",),
-                       fixed=False, measured=128),
+            ProvingArm("difficulty", "steers strength so that training stays about as hard as new images: the default",
+                       ("filter=difficulty",), fixed=False),
+            ProvingArm("difficulty-frozen", "control: the strength that it starts at, nothing measured",
+                       ("filter=difficulty-frozen",), fixed=False),
+            ProvingArm("gap", "steers severity by the generalisation gap", ("filter=gap",), fixed=False, measured=128),
             ProvingArm("gap-frozen", "control: its particles, nothing measured", ("filter=gap-frozen",), fixed=False,
                        measured=128),
-            ProvingArm("difficulty", "steers strength until training is as hard as new images: to be tried",
-                       ("filter=difficulty",), fixed=False, measured=64),
-            ProvingArm("difficulty-moderate", "the same in RandAugment's ranges: to be tried",
-                       ("filter=difficulty", "semantics=timm-increasing"), fixed=False, measured=64),
             ProvingArm("paper", "the paper's filter, to the letter", ("filter=paper",), fixed=False, measured=512),
         )
     }

@@ -1,4 +1,4 @@
-"""Screen settings of the difficulty filter on the small tasks, on a CPU: ``python research/small.py --data DIR --jobs 2``.
+"""Screen settings of the difficulty filter on the small tasks, on a CPU: ``python research/small.py --data DIR``.
 
 Options and result format are those of ``benchmarks/proving_ground.py``; a run takes about two minutes on one core. What
 wins here is worth trying on the tasks of the core, no more.
@@ -18,31 +18,25 @@ from proving_tasks import ARMS  # noqa: E402
 from proving_worker import run_job, serve  # noqa: E402
 
 
-def _steered(*changes: str) -> tuple[str, ...]:
-    return ("filter=difficulty", *changes)
-
-
-def _constant(wanted: float) -> tuple[str, ...]:
-    return _steered(f"difficulty={wanted}", f"early_difficulty={wanted}")
+def _wanted(early: float, late: float, *more: str) -> tuple[str, ...]:
+    return ("filter=difficulty", f"early_difficulty={early}", f"difficulty={late}", *more)
 
 
 VARIANTS: dict[str, tuple[str, ...]] = {
-    "counts-1": _steered("start=1.0", "speed=0.0"),
-    "counts-2": _steered("start=2.0", "speed=0.0"),
-    "counts-3": _steered("start=3.0", "speed=0.0"),
-    "wanted-1.1-0.6": _steered("early_difficulty=1.1", "difficulty=0.6"),
-    "wanted-1.0-0.6": _steered("early_difficulty=1.0", "difficulty=0.6"),
-    "wanted-1.1-0.8": _steered("early_difficulty=1.1", "difficulty=0.8"),
-    "wanted-1.2-0.4": _steered("early_difficulty=1.2", "difficulty=0.4"),
-    "wanted-1.0": _constant(1.0),
-    "wanted-0.8": _constant(0.8),
+    **{f"counts-{mean}": ("filter=difficulty", f"start={mean}.0", "speed=0.0") for mean in (1, 2, 3)},
+    **{
+        f"wanted-{early}-{late}": _wanted(early, late)
+        for early, late in ((1.1, 0.6), (1.0, 0.6), (1.1, 0.8), (1.0, 1.0), (1.2, 0.4))
+    },
+    "from-1": _wanted(1.1, 0.6, "start=1.0"),
+    "wide": _wanted(1.1, 0.6, "semantics=trivial-wide"),
 }
 
 
 def _settings(arm: str, size: int) -> tuple[str, ...]:
     if arm in ARMS:
         return ARMS[arm].settings(size)
-    return (*VARIANTS[arm], f"measure_size={min(64, size // 10)}")
+    return VARIANTS[arm]
 
 
 if __name__ == "__main__":

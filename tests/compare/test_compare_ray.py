@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from nodes import cluster, two_nodes
 from rich.console import Console
-from runs import result
 
 from particleaugment.compare.arms import Base, parse_arms, parse_seeds
 from particleaugment.compare.comparison import ComparisonFolder
@@ -25,6 +24,7 @@ from particleaugment.recipes import get_recipe
 from particleaugment.training.checkpoint import find_checkpoints
 from particleaugment.training.config import ConfigError
 from particleaugment.util.stop import Stop
+from runs import result
 
 __all__ = ["cluster", "two_nodes"]
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 from mutations import payload_of, run_state, sealed
-from runs import StopAfter, command, finish, on_few, result
 
 import particleaugment as pa
 from particleaugment.runs.verify import verify
@@ -21,6 +20,7 @@ from particleaugment.training.checkpoint import (
     load_latest,
     save_checkpoint,
 )
+from runs import StopAfter, command, finish, on_few, result
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "attacks.py"
 

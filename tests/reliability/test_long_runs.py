@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from runs import TINY
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))

@@ -11,7 +11,6 @@ import pytest
 import torch
 from PIL import Image
 from rich.console import Console
-from runs import TINY_OPTIONS, Bomb, StopAfter, command, config_of, finish, on_few, result, sealed, session_of
 
 import particleaugment as pa
 from particleaugment.trainee.learner import Learner, NonFiniteLoss
@@ -21,6 +20,7 @@ from particleaugment.training.display import Display
 from particleaugment.training.run import RunError, RunFolder
 from particleaugment.training.session import Session
 from particleaugment.util.stop import Stop, Stopped
+from runs import TINY_OPTIONS, Bomb, StopAfter, command, config_of, finish, on_few, result, sealed, session_of
 
 
 def test_a_run_stopped_after_any_batch_goes_on_exactly(tiny, no_report, tmp_path):

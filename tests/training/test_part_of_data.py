@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from runs import StopAfter, command, config_of, finish, result, session_of
 
 from particleaugment.data.identity import data_identity
 from particleaugment.recipes import get_recipe
 from particleaugment.training.build import build
 from particleaugment.training.config import Config, ConfigError
 from particleaugment.training.settings import DataSettings
+from runs import StopAfter, command, config_of, finish, result, session_of
 
 SMALL = ["epochs=2", "train_size=60", "batch_size=20", "clone_size=20", "measure_size=10"]
 
@@ -179,7 +179,7 @@ def test_runs_on_whole_tracks_in_memory_and_streamed(signs, grouping, tmp_path, 
         path = tmp_path / stream
         settings = [f"data_dir={signs}", *GROUPED, f"groups={grouping}", f"stream={stream}"]
         config = get_recipe("folder").override([*settings, "crop=2"])
-        assert config.filter.held_out == 12
+        assert config.filter.held_out_of(100) == 12
         words = [word for setting in [*settings, "crop=2"] for word in ("--set", setting)]
         outcome = command("train", "folder", *words, "--out", path)
         assert outcome.exit_code == 0

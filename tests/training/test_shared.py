@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from runs import config_of, finish, result
 
 from particleaugment.training import loop
 from particleaugment.training.display import Display
@@ -10,6 +9,7 @@ from particleaugment.training.run import RunFolder
 from particleaugment.training.session import Session
 from particleaugment.training.shared import SharedParts
 from particleaugment.util.stop import Stop
+from runs import config_of, finish, result
 
 
 def shared_session(path, shared, *assignments):

@@ -1,17 +1,19 @@
-"""A filter that keeps training as hard as new samples are.
+"""A filter that keeps training about as hard as new samples are.
 
-A network whose augmented training samples are easier for it than new, plain ones is memorising them; where they are
-harder, it spends itself on augmentation. So one number, the strength of an even mixture of ops, is steered until both
-are equally hard. One step:
+A network whose augmented training samples are far easier than new, plain ones memorises them; where they are far
+harder, it wastes capacity on augmentation. So one number is steered, the strength of an even mixture of ops. One step:
 
-1. *measurement*: the mean training loss of the epoch under augmentation, which training knows, and the loss of a few
-   samples that are held out, plain: one small forward pass;
-2. *error*: the logarithm of held-out loss over training loss, cut at -1 and 1, mean of the last twentieth of training;
+1. *measurement*: the difficulty, which is the epoch's mean training loss under augmentation over the mean loss of a few
+   held-out samples, plain. Training knows the first; the second takes one small forward pass;
+2. *error*: the logarithm of wanted over measured difficulty, clipped to [-1, 1], averaged over a twentieth of training;
 3. *update*: strength moves by the error, times ``speed`` over the number of steps.
 
-Strength is the mean number of ops per image: each gets from none to twice as many, all as often, so that some stay
-plain while others change a lot. Strength starts at 0: augmentation is added once the network memorises, which
-ops that destroy labels cannot hide. Over the last fifth of training strength stays, and all samples are trained on.
+The wanted difficulty falls over training. Early on, every policy has a difficulty near 1, since both losses are near
+chance; later, a network that never sees a sample unchanged still learns its training samples better than new ones.
+
+Strength is the mean number of ops per image. Each image gets from none to twice as many, all counts equally often, so
+that some stay plain while others change a lot. In the last fifth of training strength stays, and the network trains on
+all samples.
 """
 
 from __future__ import annotations
@@ -39,6 +41,15 @@ STEERED = 0.8
 """Share of training over which strength is steered and samples are held out."""
 MEMORY = 0.05
 """Share of training over which errors are averaged."""
+FEWEST, MOST = 64, 1024
+"""Samples that are held out, where the settings leave that to the data and there are enough."""
+INFORMED = 0.4
+"""Share of training from which on difficulty counts fully; before it, every policy has one near 1."""
+LEARNED = 0.3
+"""Share of the loss of chance by which the training loss should have fallen when that share of training is done."""
+FASTEST = 2.0
+"""How far strength moves in one step at most."""
+_GRACE = 0.03  # of training, before which nothing can be said about its pace
 _LEAST_LOSS = 1e-6
 
 
@@ -82,26 +93,30 @@ class DifficultyRecord(FilterRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class DifficultyFilter(Filter[DifficultyState]):
-    """Steers the strength of augmentation until training samples are as hard as new ones.
+    """Steers the strength of augmentation so that training stays about as hard as new samples are.
 
     ``measure_size`` samples are held out for the first four fifths of training.
 
     Attributes:
-        difficulty: Wanted ratio of the training loss under augmentation to the loss of held-out, plain samples.
+        difficulty: Wanted ratio of the training loss under augmentation to the loss of held-out, plain samples, from
+            four fifths of training on.
+        early_difficulty: Wanted ratio at the start, from where it falls linearly.
         speed: How far strength could move over the whole run, if the error were 1 throughout.
         start: Strength at the start.
         slots: Most ops per image, twice the highest strength.
-        every: Epochs from one step to the next; ``auto`` is every epoch, or about a hundred steps where epochs are
-            short.
-        warmup: First epoch after which a step may follow.
-        measure_size: Samples that are held out: a number, or a fraction of the data.
+        every: Epochs between steps; ``auto`` is every epoch, or about a hundred steps where epochs are short.
+        warmup: First epoch that a step may follow.
+        measure_size: Held-out samples: a number, or a fraction of the data; ``auto`` is 2 %, but at least 64, at most
+            1,024, and never more than a tenth.
         semantics: Name of the mapping from level to argument.
 
     >>> filter = DifficultyFilter()
+    >>> filter.wanted(epoch=0, epochs=100), filter.wanted(epoch=80, epochs=100)
+    (1.1, 0.6)
     >>> state = filter.init(seed=0, ops=("Rotate", "Color"))
-    >>> memorising = filter.updated(state, training_loss=0.1, held_out_loss=1.0, epochs=100)
+    >>> memorising = filter.updated(state, training_loss=0.1, held_out_loss=1.0, epoch=50, epochs=100)
     >>> state.strength, memorising.strength
-    (0.0, 0.6)
+    (2.0, 2.8)
     """
 
     difficulty: float = 0.6
@@ -111,7 +126,7 @@ class DifficultyFilter(Filter[DifficultyState]):
     slots: int = 8
     every: int | str = "auto"
     warmup: int = 1
-    measure_size: int | float = 64
+    measure_size: int | float | str = "auto"
     semantics: str = "timm-increasing"
 
     kind: ClassVar[str] = "difficulty"
@@ -124,7 +139,8 @@ class DifficultyFilter(Filter[DifficultyState]):
         as_real("speed", self.speed, "it is how far strength could move over the run", low=0.0)
         as_real("start", self.start, "it is the mean number of ops per image", low=0.0, high=self.strongest)
         check_moments(self.every, self.warmup)
-        check_size("measure_size", self.measure_size)
+        if self.measure_size != "auto":
+            check_size("measure_size", self.measure_size)
 
     # The algorithm.
 
@@ -143,7 +159,7 @@ class DifficultyFilter(Filter[DifficultyState]):
         """Take one step; see the top of this file."""
         state = replace(state, steps=state.steps + 1)
         if not self.holds_out_in(epoch, epochs):
-            return state, self._record(state)
+            return state, self.record(state)
         assert subject.split is not None  # samples are held out
         assert subject.training_loss is not None  # needs_training_loss says so
         start = time.perf_counter()
@@ -153,9 +169,16 @@ class DifficultyFilter(Filter[DifficultyState]):
         if not math.isfinite(held_out_loss):
             reason = f"the held-out loss is {held_out_loss}, so the difficulty is not known"
             state = replace(state, skipped=state.skipped + 1)
-            return state, self._record(state, skip_reason=reason, seconds=seconds)
-        state = self.updated(state, subject.training_loss, held_out_loss, epoch=epoch, epochs=epochs)
-        return state, self._record(
+            return state, self.record(state, skip_reason=reason, seconds=seconds)
+        state = self.updated(
+            state,
+            subject.training_loss,
+            held_out_loss,
+            epoch=epoch,
+            epochs=epochs,
+            chance=loss_of_chance(subject.labels),
+        )
+        return state, self.record(
             state,
             training_loss=subject.training_loss,
             held_out_loss=held_out_loss,
@@ -169,19 +192,39 @@ class DifficultyFilter(Filter[DifficultyState]):
         return self.early_difficulty + share * (self.difficulty - self.early_difficulty)
 
     def updated(
-        self, state: DifficultyState, training_loss: float, held_out_loss: float, *, epoch: int, epochs: int
+        self,
+        state: DifficultyState,
+        training_loss: float,
+        held_out_loss: float,
+        *,
+        epoch: int,
+        epochs: int,
+        chance: float = math.inf,
     ) -> DifficultyState:
-        """Return the state after two losses were measured, at an epoch of a run of so many."""
-        steps = epochs / self.interval
+        """Return the state after two losses were measured.
+
+        Args:
+            state: The state before.
+            training_loss: Mean loss of the epoch's samples under augmentation.
+            held_out_loss: Mean loss of the held-out samples.
+            epoch: The epoch, counted from 1.
+            epochs: Length of the run.
+            chance: Loss of a network that has learned nothing, where that is known.
+        """
+        steps, done = epochs / self.interval, epoch / epochs
         wanted = math.log(self.wanted(epoch, epochs) * max(held_out_loss, _LEAST_LOSS))
         error = max(-1.0, min(1.0, wanted - math.log(max(training_loss, _LEAST_LOSS))))
+        error *= min(1.0, done / INFORMED)
         # The first measurement has no past to be averaged with.
         weight = 1.0 if state.steps <= 1 else 1.0 / max(1.0, MEMORY * steps)
         error = state.error + weight * (error - state.error)
-        strength = max(0.0, min(self.strongest, state.strength + self.speed / steps * error))
+        move = min(error, lag(training_loss, chance, done))
+        rate = min(FASTEST, self.speed / steps)
+        strength = max(0.0, min(self.strongest, state.strength + rate * move))
         return replace(state, strength=strength, error=error)
 
-    def _record(self, state: DifficultyState, **found: Any) -> DifficultyRecord:
+    def record(self, state: DifficultyState, **found: Any) -> DifficultyRecord:
+        """Return the record of a step."""
         density = self.policy(state).ops_per_image
         return DifficultyRecord(step=state.steps, strength=state.strength, ops_per_image=density, **found)
 
@@ -198,9 +241,10 @@ class DifficultyFilter(Filter[DifficultyState]):
 
     # What it needs.
 
-    @property
-    def held_out(self) -> int | float:
-        """Samples held out for measuring."""
+    def held_out_of(self, samples: int) -> int | float:
+        """Return how many samples are held out."""
+        if isinstance(self.measure_size, str):
+            return max(1, min(samples // 10, max(FEWEST, min(MOST, samples // 50))))
         return self.measure_size
 
     def holds_out_in(self, epoch: int, epochs: int) -> bool:
@@ -210,6 +254,32 @@ class DifficultyFilter(Filter[DifficultyState]):
     def check(self, ops: tuple[str, ...], epochs: int) -> None:
         """Raise a ValueError where the settings do not suit the ops."""
         self.policy(self.init(0, ops))
+
+
+def lag(training_loss: float, chance: float, done: float) -> float:
+    """Return how far training is behind its time, from -1 to 0, or infinity where it is not.
+
+    When a share of training is done, the training loss should have fallen from chance by that share, up to
+    :data:`LEARNED`. Runs that are long enough for augmentation are always ahead of that.
+
+    >>> lag(training_loss=2.0, chance=2.3, done=0.1), lag(training_loss=2.2, chance=2.3, done=0.1)
+    (inf, -0.565...)
+    """
+    due = min(done, LEARNED)
+    if done < _GRACE:
+        return math.inf
+    behind = (1 - training_loss / chance) / due - 1
+    return max(-1.0, behind) if behind < 0 else math.inf
+
+
+def loss_of_chance(labels: Tensor) -> float:
+    """Return the cross-entropy of guessing among the classes evenly; infinity where there is one class.
+
+    >>> loss_of_chance(Tensor([0, 1, 1, 0]))
+    0.693...
+    """
+    classes = len(labels.unique())
+    return math.log(classes) if classes > 1 else math.inf
 
 
 @contextmanager

@@ -99,7 +99,7 @@ class Filter(ABC, Generic[State]):
         every: Epochs from one step to the next; ``auto`` is every epoch, or in ``train`` about a hundred steps where
             epochs are short.
         warmup: First epoch after which a step may follow.
-        measure_size: Samples that a step measures on, as a number or a fraction.
+        measure_size: Samples that a step measures on: a number or a fraction, or ``auto`` where a filter knows that.
     """
 
     kind: ClassVar[str]
@@ -107,7 +107,7 @@ class Filter(ABC, Generic[State]):
     needs_training_loss: ClassVar[bool] = False
     every: int | str
     warmup: int
-    measure_size: int | float
+    measure_size: int | float | str
 
     @abstractmethod
     def init(self, seed: int, ops: tuple[str, ...]) -> State:
@@ -137,14 +137,13 @@ class Filter(ABC, Generic[State]):
             epochs: Length of the run.
         """
 
-    @property
-    def held_out(self) -> int | float:
-        """Samples held out for measuring, as a number or a fraction; 0 for none."""
+    def held_out_of(self, samples: int) -> int | float:
+        """Return how many of so many samples are held out for measuring, as a number or a fraction; 0 for none."""
         return 0
 
     def holds_out_in(self, epoch: int, epochs: int) -> bool:
-        """Whether they are left out of training in an epoch; by default in all."""
-        return self.held_out != 0
+        """Whether they are left out of training in an epoch, if there are any; by default in all."""
+        return True
 
     def check(self, ops: tuple[str, ...], epochs: int) -> None:
         """Raise a ValueError where the settings do not suit the ops, or a run of so many epochs."""

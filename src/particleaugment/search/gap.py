@@ -261,9 +261,8 @@ class GapFilter(Filter[GapState]):
 
     # What it needs.
 
-    @property
-    def held_out(self) -> int | float:
-        """Samples held out for measuring: D_vp."""
+    def held_out_of(self, samples: int) -> int | float:
+        """Return the size of D_vp."""
         return self.measure_size
 
     def holds_out_in(self, epoch: int, epochs: int) -> bool:

@@ -149,7 +149,7 @@ class Division:
 
 
 def _draw_split(filter: Filter[Any], labels: Tensor, seed: int, groups: Tensor | None) -> tuple[Tensor, Tensor] | None:
-    size = filter.held_out
+    size = filter.held_out_of(len(labels))
     if not size:
         return None
     try:

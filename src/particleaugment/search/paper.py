@@ -223,9 +223,8 @@ class PaperFilter(Filter[PaperState]):
 
     # What it needs.
 
-    @property
-    def held_out(self) -> int | float:
-        """Samples held out for measuring: D_vp, if it is."""
+    def held_out_of(self, samples: int) -> int | float:
+        """Return the size of D_vp, if it is held out."""
         return self.measure_size if self.measure_on == "heldout" else 0
 
     def check(self, ops: tuple[str, ...], epochs: int) -> None:

@@ -46,7 +46,7 @@ def check_search(
         return
     held_out = len(split[1])
     if groups is not None:
-        say(f"{held_out:,} images are held out for measuring, in whole groups (measure_size={filter.held_out})")
+        say(f"{held_out:,} images are held out for measuring, in whole groups (measure_size={filter.measure_size})")
     if held_out < _FEW:
         say(
             f"only {held_out} images are held out for measuring, so the filter will mostly follow noise; set a larger "
