@@ -1,12 +1,13 @@
 """Resident memory, open files and threads over a long run of the digits recipe: they must stay flat.
 
     python benchmarks/endurance.py --epochs 300
+    python benchmarks/endurance.py --epochs 300 --filters difficulty
 
 Trains with the paper's filter and with the difficulty filter, each in its own process. Every epoch ends with a filter
 step, a checkpoint and TensorBoard events, after which memory is read from /proc. The first tenth of the epochs is
 warm-up; after it no reading may be more than 5 % above the first. What a run remembers of its filter steps grows with
 their number, so the sizes of the search's state, ``policy.json``, ``metrics.jsonl`` and the checkpoints are reported
-too.
+too. The result file keeps the rows of filters that are not run again, each with its command.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import write
+from common import RESULTS, command, result, write
 
 from particleaugment.recipes import get_recipe
 from particleaugment.report.report_and_events import ReportAndEvents
@@ -79,7 +80,6 @@ def endure(folder: Path, epochs: int, filter: str, settings: Sequence[str] | Non
         name: {
             "after_warm_up": warm[0][name],
             "highest": max(row[name] for row in warm),
-            "last": warm[-1][name],
             "growth_percent": round(100 * (max(row[name] for row in warm) / warm[0][name] - 1), 2),
         }
         for name in warm[0]
@@ -119,11 +119,12 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=300)
     parser.add_argument("--filters", nargs="+", default=list(SETTINGS), choices=list(SETTINGS))
     options = parser.parse_args()
-    results = {}
+    results: dict[str, Any] = result("endurance")["results"] if (RESULTS / "endurance.json").exists() else {}
     for filter in options.filters:
         own_process = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
         with tempfile.TemporaryDirectory() as folder, own_process as pool:
-            found = results[filter] = pool.submit(endure, Path(folder), options.epochs, filter).result()
+            found = pool.submit(endure, Path(folder), options.epochs, filter).result()
+        results[filter] = {"command": command(), **found}
         for name in ("resident_kib", "open_files", "threads"):
             row = found[name]
             grown = f"{row['after_warm_up']} after warm-up, {row['highest']} at most ({row['growth_percent']:+.2f} %)"
