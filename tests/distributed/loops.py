@@ -252,7 +252,13 @@ def transformers(folder):
     from particleaugment.integrations.transformers import AugmentCollator, ParticleAugmentCallback
 
     settings = {"save_strategy": "steps", "save_steps": 1, "per_device_train_batch_size": PER_RANK}
-    settings |= {"learning_rate": 5e-3, "report_to": "none", "disable_tqdm": True, "num_train_epochs": 4, "logging_strategy": "no"}
+    settings |= {
+        "learning_rate": 5e-3,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "num_train_epochs": 4,
+        "logging_strategy": "no",
+    }
     settings |= {"use_cpu": True, "ddp_backend": "gloo"}
     by_loss = {"measure_size": 12, "seed": 7, "every": 1}
     searches = {

@@ -259,7 +259,14 @@ def _check_history(history: Any, filter: Filter[Any], config: Config) -> None:
         elif not isinstance(column, list) or len(column) != len(starts) or not all(map(_is_number, column)):
             raise ContentError(f"search.history.{name} must be {len(starts)} numbers")
     try:
-        unpacked(history, first)
+        states = [state for _, state in unpacked(history, first)]
+        if [state.steps for state in states] != list(range(len(states))) or history["steps"] != list(
+            range(len(states))
+        ):
+            raise ValueError("steps must count from 0")
+        if any(not 0 <= state.skipped <= state.steps for state in states):
+            raise ValueError("more steps were skipped than taken")
+        filter.schedule(list(zip(starts, states)), config.training.epochs)
     except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError) as error:
         raise ContentError(clipped(f"search.history is not sound: {error}")) from None
 
