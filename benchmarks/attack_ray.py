@@ -78,8 +78,9 @@ def children(parent: int, title: str = "") -> list[int]:
 
 def figures(folder: Path) -> Any:
     """Return the figures of a comparison and the results of its runs."""
-    runs = ComparisonFolder(folder).read().runs
-    table = [(run.arm, run.seed, run.accuracy, run.train_loss, run.ops_per_image) for run in runs]
+    comparison = ComparisonFolder(folder).read()
+    assert comparison is not None
+    table = [(run.arm, run.seed, run.accuracy, run.train_loss, run.ops_per_image) for run in comparison.runs]
     return table, {path.name: result(path) for path in run_folders(folder)}
 
 

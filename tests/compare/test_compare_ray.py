@@ -16,13 +16,14 @@ from rich.console import Console
 from particleaugment.compare.arms import Base, parse_arms, parse_seeds
 from particleaugment.compare.comparison import ComparisonFolder
 from particleaugment.compare.execute import MOST_LOSSES, execute
-from particleaugment.compare.ray_cluster import RayCluster, Share, check_address
+from particleaugment.compare.ray_cluster import Hosted, RayCluster, Share, check_address
 from particleaugment.compare.ray_host import Board, News, Orders, Request, folder_files, put_files
 from particleaugment.compare.ray_place import RayPlace
 from particleaugment.compare.runner import LocalPlace
 from particleaugment.recipes import get_recipe
 from particleaugment.training.checkpoint import find_checkpoints
 from particleaugment.training.config import ConfigError
+from particleaugment.training.run import RunError
 from particleaugment.util.stop import Stop
 from runs import result
 
@@ -299,9 +300,32 @@ def test_a_folder_travels_whole(tmp_path):
     put_files(second, {"config.json": b"old", "checkpoint-1.pt": b"x"})
     put_files(second, folder_files(first))
     assert folder_files(second) == files
-    with pytest.raises(ValueError, match="outside of the run's folder"):
+    with pytest.raises(RunError, match="outside of the run's folder"):
         put_files(second, {"../escaped": b""})
     assert not Path(tmp_path, "escaped").exists()
+
+
+def test_what_nodes_send_is_not_written_through_links(tmp_path):
+    elsewhere, run, linked = tmp_path / "elsewhere", tmp_path / "run", tmp_path / "linked"
+    elsewhere.mkdir()
+    run.mkdir()
+    (run / "events").symlink_to(elsewhere)
+    linked.symlink_to(elsewhere)
+    with pytest.raises(RunError, match="remove the link, if it is one"):
+        put_files(run, {"events/1": b"x"})
+    with pytest.raises(OSError, match="it is a link"):
+        put_files(linked, {"config.json": b"{}"})
+
+    class Waiting:
+        """Stands where a cluster would that has no room yet."""
+
+        def submit(self, key, request, share):
+            return None
+
+    process = Hosted(Waiting(), "a", linked / "none-0.log", Request(("-c", "")), Share())
+    with pytest.raises(OSError, match="it is a link"):
+        process.hear(News("n1", True, log=b"first line"))
+    assert list(elsewhere.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def launched(folder):
     strategy = "ddp_find_unused_parameters_true"
     fit(folder, "straight", strategy, search_of(start_value=0.9, epochs=4))
     fit(folder, "resumed", strategy, search_of(start_value=0.9, epochs=4), folder / "epoch=1.ckpt")
-    # By a filter that needs the training losses, saved after the second batch of the second epoch.
+    # By a filter that needs the training losses, saved last after the first batch of the fourth epoch.
     search = search_by(pa.DifficultyFilter, measure_size=12, epochs=4, seed=7, every=1)
     keep = ModelCheckpoint(folder, filename="within", every_n_train_steps=5, save_top_k=1, monitor=None)
     fit(folder, "within", strategy, search, keep=keep)

@@ -124,7 +124,7 @@ def test_lightning_keeps_one_policy_on_all_ranks_and_resumes(tmp_path):
         assert (resumed["state"], resumed["network"]) == (first["state"], first["network"])
     saved = torch.load(tmp_path / "within.ckpt", weights_only=True)["callbacks"]
     shares = next(state["observed"] for state in saved.values() if "observed" in state)
-    assert [count for _, count in shares] == [12, 12], "what both ranks have observed in two batches"
+    assert [count for _, count in shares] == [6, 6], "what both ranks have observed in a batch"
 
 
 def test_processes_that_lightning_starts_itself(tmp_path):

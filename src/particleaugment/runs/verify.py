@@ -231,7 +231,8 @@ def _policy(known: _Known) -> str:
     except ValueError as error:
         raise _Problem(str(error)) from None
     if schedule is not None:
-        if (schedule.ops, schedule.epochs) != (config.ops, config.training.epochs):
+        drawn = config.filter.init(config.seed, config.ops).ops  # a filter may leave some of the ops out
+        if (schedule.ops, schedule.epochs) != (drawn, config.training.epochs):
             raise _Problem(f"{path} has other ops or another number of epochs than config.json")
         if known.ended and schedule != _learned(config, known.newest["search"]):  # type: ignore[index]
             raise _Problem(f"{path} differs from what the checkpoint has learned")

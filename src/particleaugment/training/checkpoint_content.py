@@ -248,8 +248,8 @@ def _check_history(history: Any, filter: Filter[Any], config: Config) -> None:
     starts = history["starts"]
     if not isinstance(starts, list) or not starts or not all(type(start) is int for start in starts):
         raise ContentError("search.history.starts must be epochs")
-    if starts != sorted(set(starts)) or not 0 <= starts[0] <= starts[-1] <= config.training.epochs + 1:
-        raise ContentError("search.history.starts must be epochs of the run, in rising order")
+    if starts != sorted(set(starts)) or not 1 == starts[0] <= starts[-1] <= config.training.epochs + 1:
+        raise ContentError("search.history.starts must be epochs of the run, in rising order from 1")
     for name, value in columns.items():
         column = history[name]
         if isinstance(value, Tensor):
