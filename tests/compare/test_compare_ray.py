@@ -129,6 +129,19 @@ def test_stopped_and_continued(two_nodes, local, tmp_path):
 
 
 @pytest.mark.slow
+def test_parts_killed_at_random_moments(tmp_path):
+    """A few of the kills of ``benchmarks/attack_ray.py``."""
+    pytest.importorskip("ray", reason="ray is not installed: pip install 'particleaugment[ray]'")
+    sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+    from attack_ray import attack
+
+    found = attack(tmp_path, most=4, seconds=300, seed=1)
+    assert sum(found["kills"].values()) >= 1
+    assert found["comparisons"] >= 1
+    assert found["findings"] == []
+
+
+@pytest.mark.slow
 def test_on_this_machine_alone(local, tmp_path, monkeypatch):
     pytest.importorskip("ray", reason="ray is not installed: pip install 'particleaugment[ray]'")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)

@@ -90,7 +90,16 @@ def attack_figures():
     return f"{sum(found['attacks'] for found in classes.values()):,} attacks ({made}); {findings} findings"
 
 
-@pytest.mark.parametrize("figures", [soak_figures, both_filters, fuzz_figures, attack_figures])
+def ray_figures():
+    found = results("attack_ray")
+    kills = ", ".join(f"{part} {count}" for part, count in sorted(found["kills"].items()))
+    return (
+        f"{sum(found['kills'].values())} kills ({kills}) in {found['comparisons']} comparisons; "
+        f"{found['runs_compared']} runs compared, {len(found['findings'])} findings"
+    )
+
+
+@pytest.mark.parametrize("figures", [soak_figures, both_filters, fuzz_figures, attack_figures, ray_figures])
 def test_figures_are_those_of_the_result_files(figures):
     assert f"| {figures()} |" in PAGE, f"the page should say: {figures()}"
 
@@ -108,3 +117,6 @@ def test_the_long_runs_were_long_and_found_nothing():
     attacks = results("attacks")["classes"].values()
     assert sum(found["attacks"] for found in attacks) >= 2000
     assert not any(found["findings"] for found in attacks)
+    ray = results("attack_ray")
+    assert {"worker", "raylet", "run", "command", "board"} == ray["kills"].keys()
+    assert ray["findings"] == []

@@ -138,7 +138,7 @@ class Augment(nn.Module):
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch, part of every draw's key; call it before each epoch."""
-        self._live.epoch = _checked_epoch(epoch)
+        self._live.epoch = checked_epoch(epoch)
 
     @_left_to_python
     def forward(
@@ -300,7 +300,8 @@ def _first(result: Tensor | Augmented) -> Tensor | Augmented:
     return Augmented(*[None if part is None else part[0] for part in result])  # type: ignore[arg-type]
 
 
-def _checked_epoch(epoch: object) -> int:
+def checked_epoch(epoch: object) -> int:
+    """Return an epoch as a number, or raise a TypeError or ValueError."""
     try:
         if isinstance(epoch, bool) or (isinstance(epoch, Tensor) and epoch.dtype == torch.bool):
             raise TypeError

@@ -329,6 +329,9 @@ def _no_cluster(address: str, reason: str) -> ConfigError:
 def _import_ray() -> Any:
     try:
         import ray
+
+        if not hasattr(ray, "init"):  # a folder of that name, which Python takes for a package
+            raise ImportError
     except ImportError:
         raise ConfigError(
             "--on needs Ray, which is not installed: pip install 'particleaugment[ray]', or leave --on out to train on "

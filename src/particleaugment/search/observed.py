@@ -38,6 +38,9 @@ class ObservedLosses:
 
     def add(self, ids: Tensor, losses: Tensor) -> None:
         """Add a batch's losses: one per sample, or their mean."""
+        if not isinstance(losses, Tensor) or losses.is_complex():
+            kind = losses.dtype if isinstance(losses, Tensor) else type(losses).__name__
+            raise TypeError(f"search.observe takes a tensor of losses, got {kind}")
         if losses.dim() == 2 and losses.shape[1] == 1:
             losses = losses.squeeze(1)
         if losses.shape not in ((), (len(ids),)):

@@ -11,7 +11,7 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from particleaugment.augment.module import Augment
+from particleaugment.augment.module import Augment, checked_epoch
 from particleaugment.augment.transforms import Transform
 from particleaugment.core.op_table import OPS
 from particleaugment.data.listing import ImageList
@@ -183,7 +183,10 @@ class ParticleAugment:
             resumed: Whether an epoch that was interrupted continues with the batches that are left, so that losses
                 observed before count too. Without it the epoch is repeated.
         """
+        epoch = checked_epoch(epoch)
         self.division.check_epoch(epoch)
+        if epoch == 0:
+            raise ValueError("epochs are counted from 1, got epoch 0")
         if epoch != self.epoch + 1 and (epoch != self.epoch or self._ended):
             raise ValueError(
                 f"epoch {epoch} cannot follow: the search is {'after' if self._ended else 'in'} epoch {self.epoch}; "
