@@ -185,7 +185,8 @@ class Augment(nn.Module):
         if isinstance(images, OneImage):
             assert not isinstance(ids, Tensor)
             return self._one_with_steps(images, ids, wanted)
-        assert not isinstance(ids, int)
+        if isinstance(ids, int):
+            raise TypeError(f"sample ids must be an int64 tensor, one id per image of the batch, got the number {ids}")
         return self._batch_with_steps(images, ids, wanted)
 
     def _one_with_steps(self, image: OneImage, id: int | None, wanted: bool) -> tuple[Any, Steps | None]:
