@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from nodes import cluster, two_nodes
 from rich.console import Console
+from runs import result
 
 from particleaugment.compare.arms import Base, parse_arms, parse_seeds
 from particleaugment.compare.comparison import ComparisonFolder
@@ -25,7 +26,6 @@ from particleaugment.training.checkpoint import find_checkpoints
 from particleaugment.training.config import ConfigError
 from particleaugment.training.run import RunError
 from particleaugment.util.stop import Stop
-from runs import result
 
 __all__ = ["cluster", "two_nodes"]
 

@@ -339,7 +339,7 @@ def test_losses_observed_before_a_checkpoint_within_an_epoch_count(tmp_path):
     saving = {"callbacks": [keep], "enable_checkpointing": True, "max_steps": 5}
     first, _ = search_by_training_loss(epochs=4)
     trainer_of(tmp_path, ParticleAugmentCallback(first), **saving).fit(Module(), loader(first))
-    ((total, count),) = first.state_dict()["observed"]
+    ((_, count),) = first.state_dict()["observed"]
     assert count == 24, "two batches of the second epoch"
 
     resumed, losses = search_by_training_loss(epochs=4)

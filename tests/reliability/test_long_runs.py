@@ -4,7 +4,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from runs import TINY, TINY_DIFFICULTY
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))

@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 from rich.console import Console
+from runs import TINY_OPTIONS, Bomb, StopAfter, command, config_of, finish, on_few, result, sealed, session_of
 
 import particleaugment as pa
 from particleaugment.trainee.learner import Learner, NonFiniteLoss
@@ -20,7 +21,6 @@ from particleaugment.training.display import Display
 from particleaugment.training.run import RunError, RunFolder
 from particleaugment.training.session import Session
 from particleaugment.util.stop import Stop, Stopped
-from runs import TINY_OPTIONS, Bomb, StopAfter, command, config_of, finish, on_few, result, sealed, session_of
 
 
 @pytest.mark.parametrize(("filter", "turns"), [("paper", 3), ("difficulty", 1)])
