@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from nodes import cluster, two_nodes
@@ -355,8 +356,9 @@ def test_room_for_runs(share, cores, gpus, expected):
     assert share.times(cores, gpus) == expected
 
 
-def test_without_ray_one_sentence_says_so(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", None)
+@pytest.mark.parametrize("found", [None, ModuleType("ray")], ids=["nothing", "a folder of that name"])
+def test_without_ray_one_sentence_says_so(monkeypatch, found):
+    monkeypatch.setitem(sys.modules, "ray", found)
     with pytest.raises(ConfigError) as caught:
         RayPlace("ray")
     assert str(caught.value).startswith("--on needs Ray, which is not installed: pip install 'particleaugment[ray]'")
