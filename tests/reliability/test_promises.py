@@ -94,7 +94,7 @@ def ray_figures():
     found = results("attack_ray")
     kills = ", ".join(f"{part} {count}" for part, count in sorted(found["kills"].items()))
     return (
-        f"{sum(found['kills'].values())} kills ({kills}) in {found['comparisons']} comparisons; "
+        f"{sum(found['kills'].values())} kills ({kills}), {found['comparisons']} comparison(s); "
         f"{found['runs_compared']} runs compared, {len(found['findings'])} findings"
     )
 
