@@ -76,6 +76,28 @@ def test_stopped_and_killed_workers_come_back_and_end_alike(undisturbed, tmp_pat
 
 
 @pytest.mark.slow
+def test_the_difficulty_filter_stopped_and_killed_on_two_ranks_ends_alike(tmp_path):
+    whole, path = tmp_path / "whole", tmp_path / "run"
+    settings = ("epochs=6", "every=1", "start=1.5", "speed=4")
+    process = train(whole, *settings, filter="difficulty")
+    with ending(process):
+        code, _, errors = end(process)
+    assert code == 0, errors
+    strengths = {record["strength"] for record in records(whole) if record["kind"] == "filter"}
+    assert len(strengths) > 2, "it is steered"
+    process = train(path, *settings, filter="difficulty", restarts=4)
+    with ending(process):
+        for rank, number in ((1, signal.SIGTERM), (0, signal.SIGKILL), (1, signal.SIGKILL)):
+            running = workers(process)
+            wait_into_the_next_epoch(path, process)
+            os.kill(workers(process)[rank], number)
+            wait_for_new_workers(process, running)
+        code, _, errors = end(process)
+    assert code == 0, errors
+    assert result(path) == result(whole)
+
+
+@pytest.mark.slow
 def test_two_nodes_and_a_worker_killed_on_one_of_them(undisturbed, tmp_path):
     path, nodes = tmp_path / "run", two_nodes()
     processes = [train(path, ranks=1, restarts=3, nodes=nodes) for _ in range(2)]

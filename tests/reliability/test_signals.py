@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from runs import TINY_OPTIONS, command, finish, on_few, result
 
 from particleaugment.policies import parse
 from particleaugment.report import page
@@ -14,7 +15,6 @@ from particleaugment.trainee.eager import EagerTrainee
 from particleaugment.training import session
 from particleaugment.training.checkpoint import find_checkpoints, load_latest
 from particleaugment.util.stop import Stop, StopNow
-from runs import TINY_OPTIONS, command, finish, on_few, result
 
 SETTINGS = TINY_OPTIONS
 SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])

@@ -8,13 +8,13 @@ import shutil
 import pytest
 import torch
 from mutations import payload_of, sealed
+from runs import StopAfter, command, config_of, finish, on_few, session_of
 from safetensors.torch import load_file, save_file
 
 import particleaugment as pa
 from particleaugment.runs.verify import verify
 from particleaugment.training.checkpoint import find_checkpoints, load_checkpoint
 from particleaugment.training.run import RunFolder
-from runs import StopAfter, command, config_of, finish, on_few, session_of
 
 
 @pytest.fixture(scope="module")

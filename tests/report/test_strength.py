@@ -7,6 +7,7 @@ import pytest
 import torch
 from pages import check_self_contained, check_well_formed, outline
 from rich.console import Console
+from runs import command, epoch_record
 
 import particleaugment as pa
 from particleaugment.policies.mixture import Mixture, MixtureSchedule, even_counts
@@ -19,7 +20,6 @@ from particleaugment.report.summary import print_summary
 from particleaugment.report.tensorboard import EventWriter
 from particleaugment.training.display import filter_note
 from particleaugment.training.run import RunFolder
-from runs import command, epoch_record
 
 EPOCHS, STEERED = 20, 16
 PARTICLES = re.compile("particle|N_eff|effective sample size|weight update|updated the weights|clone", re.IGNORECASE)

@@ -5,6 +5,7 @@ import logging
 import pytest
 import torch
 from PIL import Image
+from runs import StopAfter, command, finish, result, session_of
 from toy import IMAGES, LABELS
 
 import particleaugment as pa
@@ -15,7 +16,6 @@ from particleaugment.recipes import get_recipe
 from particleaugment.training.checkpoint import find_checkpoints
 from particleaugment.training.checkpoint_content import check_content
 from particleaugment.training.run import RunFolder
-from runs import StopAfter, command, finish, result, session_of
 
 GREY = IMAGES[:, :1].expand(-1, 3, -1, -1).contiguous()
 LINE = "Color changes nothing on grey images and is left out"

@@ -6,6 +6,7 @@ import re
 
 import pytest
 import torch
+from runs import config_of
 
 from particleaugment import PaperFilter
 from particleaugment.recipes import get_recipe, recipe
@@ -15,7 +16,6 @@ from particleaugment.training.config import SECTIONS, TOP, Config, ConfigError, 
 from particleaugment.training.override import override
 from particleaugment.training.session import learning_rate
 from particleaugment.training.settings import TrainingSettings
-from runs import config_of
 
 
 @pytest.mark.parametrize(

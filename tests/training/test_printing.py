@@ -5,6 +5,7 @@ import re
 
 import torch
 from rich.console import Console
+from runs import TINY_GAP, command, config_of, epoch_record, filter_record, finish, result
 from toy import search_of
 
 import particleaugment as pa
@@ -12,7 +13,6 @@ from particleaugment.report.summary import filter_health, leading_ops, phase_sec
 from particleaugment.training.display import Display
 from particleaugment.training.run import RunFolder
 from particleaugment.training.session import Session
-from runs import TINY_GAP, command, config_of, epoch_record, filter_record, finish, result
 
 
 def test_what_a_run_prints(tiny, tmp_path):

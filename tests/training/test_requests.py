@@ -5,6 +5,7 @@ import os
 import re
 
 import pytest
+from runs import TINY_OPTIONS, StopAfter, command, config_of, finish
 from toy import search_of
 
 import particleaugment as pa
@@ -13,7 +14,6 @@ from particleaugment.runs.verify import verify
 from particleaugment.training.checkpoint import find_checkpoints
 from particleaugment.training.config import ConfigError
 from particleaugment.training.run import RunFolder
-from runs import TINY_OPTIONS, StopAfter, command, config_of, finish
 
 
 def refuse(path, *arguments, code):
