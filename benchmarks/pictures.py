@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 from accuracy_tables import literal_records
+from diagrams import layer_diagram, loop_diagram, readable
+from size_picture import accuracy_by_size
 from target_pictures import write_target_gallery
 
 from particleaugment import filter as pf
@@ -56,7 +58,7 @@ def literal_run() -> str:
         )
         axes[1].set(xlabel="epoch", ylabel="ops per image", ylim=(0, None))
 
-    return on_white(inline_svg(9, 2.8, draw_literal_run, columns=2))
+    return readable(inline_svg(9, 2.8, draw_literal_run, columns=2))
 
 
 def applied_ops(kind: str) -> list[float]:
@@ -86,7 +88,7 @@ def filter_parts() -> str:
         axes[1].set(xlabel="filter steps without selection", ylabel="applied ops", ylim=(0, None))
         axes[1].legend(frameon=False)
 
-    return on_white(inline_svg(9, 2.8, draw_filter_parts, columns=2))
+    return readable(inline_svg(9, 2.8, draw_filter_parts, columns=2))
 
 
 def main() -> None:
@@ -94,6 +96,9 @@ def main() -> None:
         (DOCS / "heat-map.svg").write_text(demo_heat_map(RunFolder.open(Path(sys.argv[1]))))
     (DOCS / "literal-run.svg").write_text(literal_run())
     (DOCS / "filter-parts.svg").write_text(filter_parts())
+    (DOCS / "loop.svg").write_text(loop_diagram())
+    (DOCS / "layers.svg").write_text(layer_diagram())
+    (DOCS / "accuracy-by-size.svg").write_text(accuracy_by_size())
     write_gallery(DOCS / "gallery.png")
     write_target_gallery()
 
