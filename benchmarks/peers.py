@@ -173,9 +173,9 @@ def rates(found: dict[tuple[str, str], Work], rounds: int) -> list[dict[str, Any
 FEATURES = {
     # library: ops per sample on the GPU, Pillow's pixels, reproducible by id, learned policy, boxes and masks
     OURS: ("yes", "yes", "yes", "while training", "yes"),
-    "torchvision": ("no: one draw per batch", "PIL images yes, tensors no", "no", "no", "yes, but not its RandAugment"),
+    "torchvision": ("no: one draw per batch", "PIL yes, tensors no", "no", "no", "yes, but not its RandAugment"),
     "timm": ("no: CPU only", "yes: it calls Pillow", "no", "no", "no"),
-    "kornia": ("values yes, choice of ops per batch", "no", "no", "no", "yes"),
+    "kornia": ("strength yes, ops per batch", "no", "no", "no", "yes"),
     "albumentations": ("no: CPU only", "no", "no", "no", "yes"),
     "DALI": ("yes", "no", "no", "no", "yes, but not its RandAugment"),
 }
@@ -193,7 +193,7 @@ def gpu_rates() -> dict[str, str]:
     return {name: f"{row['images_per_second']:,}" for name, row in best.items()}
 
 
-def _cells() -> dict[str, list[str]]:
+def _cells(short: bool = False) -> dict[str, list[str]]:
     document, gpu = result("peers"), gpu_rates()
     found = {(row["library"], row["given"]): row["images_per_second"] for row in document["results"]["rates"]}
     differing, cells = document["results"]["rotation_differs_percent"], {}
@@ -201,7 +201,8 @@ def _cells() -> dict[str, list[str]]:
         marks = list(features)
         if name in differing:
             off = differing[name]
-            marks[1] += f" ({off['any']:.0f} % of values differ, {off['over 1']:.0f} % by more than 1)"
+            rest = "" if short else f" of values differ, {off['over 1']:.1f} % by more than 1"
+            marks[1] += f" ({off['any']:.0f} %{rest})"
         speeds = [f"{found[name, given]:,.0f}" if (name, given) in found else "–" for given in ("image", "batch")]
         on_gpu = gpu.get(name, "not measured" if name in ("kornia", "DALI") else "–")
         cells[name] = [*marks, *speeds, on_gpu]
@@ -227,13 +228,9 @@ def peers_table() -> str:
 
 def readme_peers() -> str:
     """README: the same, shorter."""
-    chosen = (0, 1, 2, 3, 4, 5, 6, 7)
-    heads = (*FEATURE_NAMES, "img/s, single", "img/s, batch", "img/s, GPU")
-    rows = [
-        [f"**{name}**" if name == OURS else name, *(cells[number] for number in chosen)]
-        for name, cells in _cells().items()
-    ]
-    return table(["", *(heads[number] for number in chosen)], rows)
+    heads = (*FEATURE_NAMES, "images/s, one by one", "batches", "GPU")
+    rows = [[f"**{name}**" if name == OURS else name, *cells] for name, cells in _cells(short=True).items()]
+    return table(["", *heads], rows)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The tables of all settings of a run: names, usual values, meanings; the meanings are those of the docstrings."""
+"""The tables of all settings of a run: names, defaults and meanings, which are taken from the docstrings."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from common import table
 
 from particleaugment.core.op_table import OPS
+from particleaugment.search.difficulty import DifficultyFilter
 from particleaugment.search.gap import GapFilter
 from particleaugment.search.paper import PaperFilter
 from particleaugment.training.config import TOP, Config
@@ -18,12 +19,12 @@ __all__ = ["settings_tables"]
 
 
 def settings_tables() -> str:
-    """Return a table for each section of a configuration, and for the two filters."""
+    """Return a table for each section of a configuration, and for each filter."""
     config, meanings = Config(recipe="mine"), _meanings(Config)
     parts = [_table([[f"`{name}`", _shown(getattr(config, name)), meanings[name]] for name in TOP])]
     for name in ("data", "training", "transforms"):
         parts += [f"## `{name}`", _table(_rows(getattr(config, name)))]
-    for filter in (GapFilter(), PaperFilter()):
+    for filter in (DifficultyFilter(), GapFilter(), PaperFilter()):
         parts += [f"## `filter={filter.kind}`", _table(_rows(filter))]
     return "\n\n".join(parts)
 
@@ -31,13 +32,13 @@ def settings_tables() -> str:
 def _rows(section: Any) -> list[list[str]]:
     meanings, shown = _meanings(type(section)), {"name": "data"}
     return [
-        [f"`{shown.get(field.name, field.name)}`", _shown(getattr(section, field.name)), meanings[field.name]]
+        [f"`{shown.get(field.name, field.name)}`", _shown(getattr(section, field.name)), meanings.get(field.name, "")]
         for field in fields(section)
     ]
 
 
 def _table(rows: list[list[str]]) -> str:
-    return table(["setting", "usual value", "meaning"], rows)
+    return table(["setting", "default", "meaning"], rows)
 
 
 def _meanings(kind: type) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""timm's model, optimizer, schedule, Mixup, EMA and scaler around us. Run: python examples/timm_training.py"""
+"""A loop with timm's model, optimizer, schedule, Mixup, EMA and scaler. Run: python examples/timm_training.py"""
 
 import torch
 from timm import create_model
@@ -14,7 +14,8 @@ from particleaugment.data import load_digits
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 data, train_loss = load_digits(), SoftTargetCrossEntropy()
-search = pa.ParticleAugment((data.train_images, data.train_labels), epochs=5, seed=0)
+# Mixed losses do not compare with plain ones, so this uses the filter that measures both itself.
+search = pa.ParticleAugment((data.train_images, data.train_labels), epochs=5, filter=pa.GapFilter(), seed=0)
 loader = DataLoader(search.training_set(), batch_size=64, shuffle=True, drop_last=True)
 model = create_model("resnet10t", num_classes=10).to(device)
 ema, mixup, scaler = ModelEmaV2(model, decay=0.98), Mixup(0.2, 1.0, num_classes=10), NativeScaler()
@@ -22,9 +23,9 @@ optimizer = create_optimizer_v2(model, opt="adamw", lr=2e-3, weight_decay=0.05)
 scheduler, _ = create_scheduler_v2(optimizer, sched="cosine", num_epochs=5)
 sample_loss = torch.nn.CrossEntropyLoss(reduction="none", label_smoothing=0.1)
 for epoch in search.epochs():
-    for images, labels, ids in loader:  # for a fixed policy: pa.Augment("rand-m9-mstd0.5-inc1") as in timm's --aa
+    for images, labels, ids in loader:  # fixed policy: pa.Augment("rand-m9-mstd0.5-inc1")
         augmented = search.augment(images.to(device), ids) / 255
-        mixed, soft = mixup(augmented, labels.to(device))  # Mixup and CutMix come after us
+        mixed, soft = mixup(augmented, labels.to(device))  # Mixup and CutMix come last
         optimizer.zero_grad()
         scaler(train_loss(model(mixed), soft), optimizer, clip_grad=1.0, parameters=model.parameters())
         ema.update(model)

@@ -98,7 +98,7 @@ class Filter(ABC, Generic[State]):
             :meth:`particleaugment.ParticleAugment.observe` for every batch; ``train`` knows the loss anyway.
         every: Epochs from one step to the next; ``auto`` is every epoch, or in ``train`` about a hundred steps where
             epochs are short.
-        warmup: First epoch after which a step may follow.
+        warmup: First epoch that may end with a filter step.
         measure_size: Samples that a step measures on, as a number or a fraction.
     """
 
