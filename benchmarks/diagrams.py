@@ -108,9 +108,7 @@ def _box(left: int, top: int, width: int, height: int, title: str, note: str) ->
     )
 
 
-def _text(
-    x: float, y: float, words: str, *, small: bool = False, bold: bool = False, anchor: str = "start"
-) -> str:
+def _text(x: float, y: float, words: str, *, small: bool = False, bold: bool = False, anchor: str = "start") -> str:
     weight = "600" if bold else "400"
     return (
         f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" fill="currentColor" '

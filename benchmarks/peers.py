@@ -4,8 +4,8 @@
 
 Each library that is installed is timed: torchvision, timm, kornia, albumentations and DALI. Every work is three ops per
 image at level 9 with bilinear interpolation on 224x224 images that are ready in memory, in the form that the library
-takes. Times are processor time on one thread, which other load on the machine changes little, and rounds alternate between
-the libraries. albumentations has no RandAugment: it draws three of its own counterparts of the same ops.
+takes. Times are processor time on one thread, which other load on the machine changes little, and rounds alternate
+between the libraries. albumentations has no RandAugment: it draws three of its own counterparts of the same ops.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ def albumentations_work(images: Tensor, arrays: list[Any]) -> Work:
         a.NoOp(p=1.0), a.AutoContrast(p=1.0), a.Equalize(p=1.0), a.Rotate((-27, 27), **border),
         a.Solarize((0.1, 0.1), p=1.0), a.RandomBrightnessContrast((0.3, 0.3), (0, 0), p=1.0),
         a.RandomBrightnessContrast((0, 0), (0.8, 0.8), p=1.0), a.Sharpen((0.8, 0.8), p=1.0), a.ToGray(p=1.0),
-        a.Affine(shear={"x": (-15, 15), "y": (0, 0)}, **border), a.Affine(shear={"x": (0, 0), "y": (-15, 15)}, **border),
+        a.Affine(shear={"x": (-15, 15), "y": (0, 0)}, **border),
+        a.Affine(shear={"x": (0, 0), "y": (-15, 15)}, **border),
         a.Affine(translate_percent={"x": (-0.4, 0.4), "y": (0, 0)}, **border),
         a.Affine(translate_percent={"x": (0, 0), "y": (-0.4, 0.4)}, **border), a.Posterize(4, p=1.0),
         a.InvertImg(p=1.0),
@@ -119,7 +120,10 @@ def rotation_differences(picture: Image.Image) -> dict[str, dict[str, float]]:
             off = np.abs(np.asarray(rotate(array, tensor)).astype(int) - expected)
         except ImportError:
             continue
-        found[name] = {"any": round(100 * float((off > 0).mean()), 1), "over 1": round(100 * float((off > 1).mean()), 1)}
+        found[name] = {
+            "any": round(100 * float((off > 0).mean()), 1),
+            "over 1": round(100 * float((off > 1).mean()), 1),
+        }
     return found
 
 
@@ -221,8 +225,8 @@ def peers_table() -> str:
         f"{table(head, rows)}\n\nSpeeds and pixels are measured, the other columns are as each project documents them. "
         f"Pixels: share of values that differ from Pillow's after a bilinear rotation by {DEGREES:g} degrees. CPU: "
         f"{machine['cpu']}, one thread, batches of {BATCH}; {versions}; `{document['command']}`.{rough} GPU: {gpu}, "
-        "largest batch timed, torchvision with one draw per batch. torchvision's and kornia's batches share one draw of "
-        "ops; DALI's and ours do not."
+        "largest batch timed, torchvision with one draw per batch. torchvision and kornia draw ops once per batch; "
+        "DALI and this package draw them per image."
     )
 
 

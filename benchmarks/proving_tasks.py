@@ -92,7 +92,6 @@ _COLOURS = (
 )  # fmt: skip
 
 
-
 def _small(name: str, title: str, data: str, folder: str, size: int, epochs: int, *more: str, **fields: Any) -> Task:
     """A task for one CPU core and about two minutes: WRN-10-1, and a judge of a few thousand images."""
     settings = ("model=wrn-10-1", "batch_size=64", "precision=bf16", "compile=false", *more)

@@ -89,7 +89,9 @@ def accuracy_by_size() -> str:
             )
         axes.set_xticks(list(places), [f"{TASKS[task].size:,} images" for task in SIZES])
         axes.set(ylabel="accuracy, %", xlim=(-0.3, len(SIZES) - 0.7), ylim=(55, 95))
-        axes.set_title("CIFAR-10, WRN-28-2, held-out images. Numbers: learned policy minus no policy, in points", fontsize=9)
+        axes.set_title(
+            "CIFAR-10, WRN-28-2, held-out images. Numbers: learned policy minus no policy, in points", fontsize=9
+        )
         axes.legend(frameon=False, loc="lower right")
 
     return readable(inline_svg(6.6, 3.0, draw_accuracy_by_size))

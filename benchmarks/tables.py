@@ -56,7 +56,12 @@ def speed() -> str:
     ]
     for name, batch in ((WHOLE_KERNEL, 128), (WHOLE_KERNEL, 8192), ("fused, 224x224, 3 ops", 1024)):
         label = name.removeprefix("fused, ").split(",")[0]
-        lines.append([f"augmentation on an {gpu}, {label}, batch {batch:,}", f"{rows[name, batch]['images_per_second']:,} images/s"])
+        lines.append(
+            [
+                f"augmentation on an {gpu}, {label}, batch {batch:,}",
+                f"{rows[name, batch]['images_per_second']:,} images/s",
+            ]
+        )
     epochs = {(row["model"], row["policy"]): row["seconds_per_epoch"] for row in result("gpu_training")["results"]}
     for model in ("wrn-28-2", "wrn-28-10"):
         timed = {"plain": "randaugment", "with the gap filter": "improved", "with the paper's": "particles"}
@@ -125,7 +130,8 @@ def training() -> str:
             ]
         )
     text = table(
-        ["network", "policy", "seconds per epoch", "by phase", "TFLOP/s, training", "augmentation, share of a step"], rows
+        ["network", "policy", "seconds per epoch", "by phase", "TFLOP/s, training", "augmentation, share"],
+        rows,
     )
     commands = ", ".join(sorted({f"`{in_new_names(row['command'])}`" for row in document["results"]}))
     return f"{text}\n\nMedians over the epochs after the fourth; without evaluation. Commands: {commands}."
@@ -200,7 +206,9 @@ def recipes() -> str:
         location = "" if name == "digits" else " --set data_dir=DIR"
         command = f"```\nparticleaugment train {name}{location}\n```"
         own, papers = changed_settings(make())
-        said = f"Settings that differ from the defaults: {own}." + (f" With `--set filter=paper`: {papers}." if papers else "")
+        said = f"Settings that differ from the defaults: {own}." + (
+            f" With `--set filter=paper`: {papers}." if papers else ""
+        )
         sections.append("\n\n".join([f"## `{name}`", title, *body, command, said]))
     return "\n\n".join(sections)
 

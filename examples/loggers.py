@@ -1,4 +1,4 @@
-"""Log numbers, figures and the policy's heat map to TensorBoard and Weights & Biases. Run: python examples/loggers.py"""
+"""Log numbers, figures and the policy's heat map to TensorBoard or Weights & Biases. Run: python examples/loggers.py"""
 
 import torch
 from torch import nn

@@ -37,4 +37,4 @@ for epoch in search.epochs():
         losses.mean().backward()
         optimizer.step()
     search.step(model, loss=loss, preprocess=preprocess)
-    print(f"epoch {epoch}: {(model(preprocess(test[0])).argmax(1) == test[1]).float().mean():.1%} of test pixels correct")
+    print(f"epoch {epoch}: {(model(preprocess(test[0])).argmax(1) == test[1]).float().mean():.1%} right, {search}")

@@ -53,7 +53,9 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but er
 
 @app.command()
 def train(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe; `particleaugment list` shows all.")] = "digits",
+    recipe: Annotated[
+        str, typer.Argument(metavar="RECIPE", help="A recipe; `particleaugment list` shows all.")
+    ] = "digits",
     out: Annotated[Path | None, typer.Option(metavar="RUN", help="Run folder (default: runs/RECIPE-SEED).")] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the run.")] = 0,
     deterministic: Annotated[
@@ -61,9 +63,7 @@ def train(
     ] = False,
     assignments: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="Change a setting of the recipe; repeatable."
-        ),
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of the recipe; repeatable."),
     ] = None,
     checkpoint_seconds: CheckpointSeconds = 5.0,
     quiet: Quiet = False,

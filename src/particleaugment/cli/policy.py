@@ -59,7 +59,9 @@ def add_commands(app: typer.Typer, clear_errors: Callable[[], AbstractContextMan
 
     @app.command("import")
     def policy_import(
-        file: Annotated[Path, typer.Argument(metavar="FILE", help="Python file with published lists; it is not executed.")],
+        file: Annotated[
+            Path, typer.Argument(metavar="FILE", help="Python file with published lists; it is not executed.")
+        ],
         source: Annotated[Source, typer.Option("--from", help="The project that published it.")],
         name: Annotated[
             str | None, typer.Option("--name", metavar="NAME", help="Variable or function, if there are several.")

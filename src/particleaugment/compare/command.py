@@ -25,7 +25,9 @@ __all__ = ["compare"]
 
 
 def compare(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE|FOLDER", help="A recipe; with --report, a comparison folder.")],
+    recipe: Annotated[
+        str, typer.Argument(metavar="RECIPE|FOLDER", help="A recipe; with --report, a comparison folder.")
+    ],
     arms: Annotated[
         str,
         typer.Option(
@@ -35,7 +37,9 @@ def compare(
         ),
     ] = "none,trivialaugment,randaugment,gap",
     seeds: Annotated[str, typer.Option("--seeds", metavar="SEEDS", help="Seeds, such as 0-11 or 0,3,7.")] = "0-2",
-    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Output folder (default: runs/compare-RECIPE).")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Output folder (default: runs/compare-RECIPE).")
+    ] = None,
     assignments: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of all arms; repeatable.")
     ] = None,
