@@ -88,10 +88,11 @@ def comparison(name: str) -> str:
     bullets = "\n".join(f"- {each}" for each in commands)
     times = time_remark(found) if timed else "Runs shared the GPU, so their times are left out."
     return (
+        "<details><summary>Table, commands and files</summary>\n\n"
         f"{table(head, rows)}\n\n\\* selected by the accuracy it reports, so not a result. \\*\\* learned policies "
         f"only: mean over training; first and last epoch. Accuracy on {found.measured_on} images, "
         f"{found.base.config.training.epochs} epochs; {machine['gpu'] or machine['cpu']}. {times}\n\n"
-        f"<details><summary>Commands and files</summary>\n\n{bullets}\n\nAll runs and their curves: "
+        f"{bullets}\n\nAll runs and their curves: "
         f"`benchmarks/results/compare/{name}`.\n\n</details>"
     )
 

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from accuracy_tables import literal_records
+from accuracy_tables import literal_records, read
 from diagrams import layer_diagram, loop_diagram, readable
 from size_picture import accuracy_by_size
 from target_pictures import write_target_gallery
 
 from particleaugment import filter as pf
+from particleaugment.compare.comparison_plots import intervals
 from particleaugment.core.op_table import OPS
 from particleaugment.policies import load
 from particleaugment.report.gallery import write_gallery
@@ -61,6 +62,11 @@ def literal_run() -> str:
     return readable(inline_svg(9, 2.8, draw_literal_run, columns=2))
 
 
+def comparison_intervals(name: str) -> str:
+    """Draw the arms of a committed comparison minus no policy, with intervals."""
+    return readable(intervals(read(name).compared_with("none")))
+
+
 def applied_ops(kind: str) -> list[float]:
     """Return the mean number of applied ops of 200 particles that nothing selects, step by step."""
     state = pf.sparse_init(num_particles=200, num_ops=len(OPS), nonzero=NONZERO, value=START_VALUE, seed=0)
@@ -96,6 +102,8 @@ def main() -> None:
         (DOCS / "heat-map.svg").write_text(demo_heat_map(RunFolder.open(Path(sys.argv[1]))))
     (DOCS / "literal-run.svg").write_text(literal_run())
     (DOCS / "filter-parts.svg").write_text(filter_parts())
+    for name in ("cifar10-60", "cifar10-250", "cifar100-60", "digits"):
+        (DOCS / f"results-{name}.svg").write_text(comparison_intervals(name))
     (DOCS / "loop.svg").write_text(loop_diagram())
     (DOCS / "layers.svg").write_text(layer_diagram())
     (DOCS / "accuracy-by-size.svg").write_text(accuracy_by_size())
