@@ -17,20 +17,20 @@ LAYERS = {
     "cli": "the command line",
     "bench": "timing on your machine",
     "integrations": "Lightning, Hugging Face",
-    "compare": "several arms and seeds, locally or on Ray",
+    "compare": "several arms and seeds, also on Ray",
     "runs": "train, resume, verify",
-    "report": "HTML reports, TensorBoard, loggers",
+    "report": "HTML report, TensorBoard, loggers",
     "recipes": "named configurations",
-    "training": "the training loop, settings, checkpoints",
-    "search": "one file per filter; pa.ParticleAugment",
+    "training": "training loop, settings, checkpoints",
+    "search": "filters, pa.ParticleAugment",
     "filter": "the particle filter: pure functions",
-    "trainee": "training and measuring a network: eager, CUDA graph, several ranks",
+    "trainee": "train and measure, on several ranks",
     "models": "Wide ResNet, Shake-Shake, ResNet",
-    "augment": "pa.Augment, pa.ImageTransform, crops and flips",
-    "data": "data sets, folders, splits, downloads",
-    "policies": "RandAugment, TrivialAugment, AutoAugment, particles, schedules",
-    "executors": "pil, native, batch, fused: same call, same pixels",
-    "core": "the op table, levels, programs, keyed random draws",
+    "augment": "pa.Augment, crops and flips",
+    "data": "data sets, folders, splits",
+    "policies": "RandAugment, schedules and others",
+    "executors": "pil, native, batch, fused",
+    "core": "op table, programs, keyed draws",
     "util": "small helpers",
 }
 
@@ -49,22 +49,22 @@ def readable(svg: str) -> str:
 def loop_diagram() -> str:
     """Draw how a sample goes through policy, executor and network, and how the filter closes the loop."""
     parts = [
-        _box(20, 40, 150, 62, "Policy", "which ops, how strong"),
-        _box(270, 40, 150, 62, "Executor", "CPU or GPU, exact"),
-        _box(520, 40, 150, 62, "Network", "trains as usual"),
-        _box(270, 168, 150, 62, "Filter", "one step per epoch"),
-        _arrow(170, 71, 270, 71, "program", 220, 62),
-        _arrow(420, 71, 520, 71, "images", 470, 62),
+        _box(15, 40, 160, 62, "Policy", "which ops, how strong"),
+        _box(255, 40, 160, 62, "Executor", "CPU or GPU, exact pixels"),
+        _box(15, 180, 160, 62, "Filter", "one step per epoch"),
+        _box(255, 180, 160, 62, "Network", "trains as usual"),
         _arrow(95, 12, 95, 40),
-        _text(103, 22, "sample ids, epoch, seed", small=True),
-        _arrow(345, 12, 345, 40),
-        _text(353, 22, "uint8 images", small=True),
-        _path("M 595 102 L 595 199 L 420 199"),
-        _text(436, 191, "training and held-out loss", small=True),
-        _path("M 270 199 L 95 199 L 95 102"),
-        _text(112, 191, "updated policy", small=True),
+        _text(103, 24, "sample ids, epoch, seed", small=True),
+        _arrow(335, 12, 335, 40),
+        _text(343, 24, "uint8 images", small=True),
+        _arrow(175, 71, 255, 71, "program", 215, 62),
+        _arrow(335, 102, 335, 180),
+        _text(343, 145, "augmented", small=True),
+        _arrow(255, 211, 175, 211, "losses", 215, 202),
+        _arrow(95, 180, 95, 102),
+        _text(103, 145, "updated policy", small=True),
     ]
-    return _svg(690, 245, parts)
+    return _svg(430, 256, parts)
 
 
 def layer_diagram() -> str:
@@ -76,13 +76,13 @@ def layer_diagram() -> str:
     parts = []
     for row, name in enumerate(names):
         top = 10 + 27 * row
-        parts.append(f'<rect x="10" y="{top}" width="600" height="23" rx="4" {_frame()}/>')
+        parts.append(f'<rect x="10" y="{top}" width="370" height="23" rx="4" {_frame()}/>')
         parts.append(_text(20, top + 16, f"{name}/", bold=True))
         parts.append(_text(135, top + 16, LAYERS[name], small=True))
     height = 20 + 27 * len(names)
-    parts.append(_arrow(632, 16, 632, height - 16))
-    parts.append(f'<g transform="rotate(90 644 {height / 2})">{_text(644, height / 2, "imports", small=True)}</g>')
-    return _svg(665, height, parts)
+    parts.append(_arrow(398, 16, 398, height - 16))
+    parts.append(f'<g transform="rotate(90 408 {height / 2})">{_text(408, height / 2, "imports", small=True)}</g>')
+    return _svg(430, height, parts)
 
 
 def _svg(width: int, height: int, parts: Iterable[str]) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 from accuracy_tables import literal_records, read
 from diagrams import layer_diagram, loop_diagram, readable
 from size_picture import accuracy_by_size
+from strip import write_strip
 from target_pictures import write_target_gallery
 
 from particleaugment import filter as pf
@@ -109,6 +110,7 @@ def main() -> None:
     (DOCS / "accuracy-by-size.svg").write_text(accuracy_by_size())
     write_gallery(DOCS / "gallery.png")
     write_target_gallery()
+    write_strip()
 
 
 if __name__ == "__main__":
