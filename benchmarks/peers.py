@@ -224,7 +224,8 @@ def peers_table() -> str:
     return (
         f"{table(head, rows)}\n\nSpeeds and pixels are measured, the other columns are as each project documents them. "
         f"Pixels: share of values that differ from Pillow's after a bilinear rotation by {DEGREES:g} degrees. CPU: "
-        f"{machine['cpu']}, processor time of one thread, batches of {BATCH}; {versions}; `{document['command']}`.{rough} GPU: {gpu}, "
+        f"{machine['cpu']}, processor time of one thread, batches of {BATCH}; {versions}; `{document['command']}`."
+        f"{rough} GPU: {gpu}, "
         "largest batch timed, torchvision with one draw per batch. torchvision and kornia draw ops once per batch; "
         "DALI and this package draw them per image."
     )
