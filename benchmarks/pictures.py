@@ -54,6 +54,8 @@ def literal_run() -> str:
             axes[0].scatter(at[chosen], d0[chosen], s=6, color=colour, label=f"the loss {label}: {chosen.sum()} steps")
         axes[0].axhline(0.0, color=INK, linewidth=0.6)
         axes[0].set(xlabel="epoch", ylabel="d0", yscale="symlog")
+        ticks = [-100, -10, 0, 10, 100]
+        axes[0].set_yticks(ticks, [str(tick) for tick in ticks])
         axes[0].legend(frameon=False)
         axes[1].plot(
             [record["epoch"] for record in epochs], [record["ops_per_image"] for record in epochs], color=PURPLE
