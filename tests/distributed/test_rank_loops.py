@@ -53,7 +53,7 @@ def test_ranks_that_were_given_other_seeds_are_told(own):
         assert found["other seeds"].startswith(message)
         assert found["other batches"].startswith(message)
         assert found["other data"].startswith(message)
-        assert found["shards"].startswith("filter steps are not for networks that ranks hold in shards (FSDP, tensor")
+        assert found["shards"].startswith("filter steps do not support sharded models (FSDP, tensor")
     assert own[0]["alone"] != own[1]["alone"], "a process may search on its own"
 
 

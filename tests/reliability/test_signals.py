@@ -104,7 +104,7 @@ def test_the_second_signal_ends_at_once(place, number, tiny, no_report, undistur
         patch.setattr(owner, name, signalling(getattr(owner, name), number, number, at=at))
         outcome = train(path)
     assert outcome.exit_code == 128 + number
-    assert outcome.stderr == "particleaugment: stopped at once; what the last checkpoint holds is kept\n"
+    assert outcome.stderr == "particleaugment: stopped immediately; the last checkpoint is kept\n"
     state, problems = load_latest(path)
     assert problems == []
     assert (state["position"]["epoch"] if state else None) == epoch, "nothing older than the last checkpoint is lost"

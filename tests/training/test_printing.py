@@ -102,7 +102,7 @@ def test_checkpoints_are_as_far_apart_as_asked(tiny, no_report, tmp_path, monkey
         saved.clear()
         command("train", *settings, "--out", tmp_path / str(seconds), "--checkpoint-seconds", seconds, "-q")
         assert saved == expected
-    assert "Least seconds between two checkpoints" in command("train", "--help").stdout
+    assert "Minimum seconds between checkpoints" in command("train", "--help").stdout
     assert "--checkpoint-seconds" in command("resume", "--help").stdout
 
 

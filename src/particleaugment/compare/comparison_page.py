@@ -114,7 +114,7 @@ def _time(comparison: Comparison, summaries: Sequence[ArmSummary]) -> list[Marku
         (s.arm, f"{s.seconds:.1f}", *(_percent(s.overhead.get(phase)) for phase in phases), f"{s.search_overhead:.1f}")
         for s in summaries
     ]
-    heads = ("arm", "seconds a run", *(f"{phase}, %" for phase in phases), "search in all, %")
+    heads = ("arm", "seconds per run", *(f"{phase}, %" for phase in phases), "search in all, %")
     return [
         heading("Time"),
         table(heads, rows),

@@ -112,7 +112,7 @@ def times(comparison: Comparison) -> str:
             axes.barh(range(len(names)), widths, left=left, height=0.6, color=colour, label=phase)
             left += widths
         name_rows(axes, names)
-        axes.set(xlabel="seconds a run, mean over seeds", xlim=(0, None))
+        axes.set(xlabel="seconds per run, mean over seeds", xlim=(0, None))
         figure.legend(frameon=False, ncols=6, loc="outside upper left")
 
     return inline_svg(9, 1.0 + 0.32 * len(names), draw_arm_times)

@@ -136,7 +136,7 @@ def _state(known: _Known, findings: list[Finding]) -> tuple[str, str]:
         if not wrong:
             return "finished", "every part is sound"
         if known.ended and not wrong & {"metrics"}:
-            return "broken", f"remove {known.run.model} and {shown_command('resume', path)} writes the results anew"
+            return "broken", f"remove {known.run.model} and {shown_command('resume', path)} rewrites the results"
         return "broken", f"the parts named above are not to be trusted; the others are sound ({path})"
     if known.newest is None and find_checkpoints(path):
         return "broken", "no checkpoint can be used; remove them, and resume starts from the first epoch"
@@ -147,7 +147,7 @@ def _state(known: _Known, findings: list[Finding]) -> tuple[str, str]:
     if "metrics" in wrong:
         return "broken", "restore metrics.jsonl, or remove the checkpoints to start from the first epoch"
     start = "in epoch {epoch}".format(**known.newest["position"]) if known.newest is not None else "from the start"
-    return "resumable", f"{shown_command('resume', path)} goes on {start}"
+    return "resumable", f"{shown_command('resume', path)} continues {start}"
 
 
 def _checkpoints(known: _Known) -> str:
@@ -199,7 +199,7 @@ def _metrics(known: _Known) -> str:
         # What no checkpoint knows of is computed again, so a line cut short by a crash is no harm.
         newer = content[known_bytes:]
         lines = newer.count(b"\n")
-        extra = f"; {lines} lines newer than the checkpoint, which resume writes anew" if newer else ""
+        extra = f"; {lines} lines newer than the checkpoint, which resume rewrites" if newer else ""
         content = content[:known_bytes]
     try:
         known.records = parse_records(content, known.run.config.training.evaluate_every)
@@ -296,5 +296,5 @@ def _report(known: _Known) -> str:
     except OSError as error:
         raise _Problem(f"{path} cannot be read: {error.strerror}") from None
     if not content.startswith(b"<!doctype html>") or not content.endswith(b"</body></html>\n"):
-        raise _Problem(f"{path} is cut short; {shown_command('report', known.run.path)} writes it anew")
+        raise _Problem(f"{path} is cut short; {shown_command('report', known.run.path)} rewrites it")
     return f"{len(content):,} bytes, whole"
