@@ -21,6 +21,7 @@ POLICIES = {
     "trivial": "TrivialAugment",
     "randaugment": "RandAugment",
     "randaugment-n3-m4": "RandAugment, 3 ops at level 4",
+    "difficulty": "the difficulty filter",
     "gap": "the gap filter",
     "paper": "the paper's filter",
 }

@@ -2,7 +2,7 @@
 
     python benchmarks/gpu_training.py --data DIR
 
-Trains each network with RandAugment, with the gap filter and with the paper's (25,600 samples of clone training,
+Trains each network with RandAugment, with the difficulty filter and with the paper's (25,600 samples of clone training,
 50 particles x 512 measured) and takes the median over the epochs after the first four: 20 or more, unless --epochs says
 otherwise. Evaluation on the test set is reported apart. Rows of networks that --models leaves out are kept if the same
 machine made them; each row names its command. The epochs are timed by ``particleaugment.bench.training``.

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from proving_ray import RayPlace
 
 DEFAULT_ARMS = (
-    "none", "trivialaugment", "randaugment-1-3", "randaugment-2-6", "randaugment-3-4", "gap", "gap-frozen",
+    "none", "trivialaugment", "randaugment-1-3", "randaugment-2-6", "randaugment-3-4", "difficulty",
+    "difficulty-frozen",
 )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from common import table
 
 from particleaugment.core.op_table import OPS
+from particleaugment.search.difficulty import DifficultyFilter
 from particleaugment.search.gap import GapFilter
 from particleaugment.search.paper import PaperFilter
 from particleaugment.training.config import TOP, Config
@@ -18,12 +19,12 @@ __all__ = ["settings_tables"]
 
 
 def settings_tables() -> str:
-    """Return a table for each section of a configuration, and for the two filters."""
+    """Return a table for each section of a configuration, and for the filters."""
     config, meanings = Config(recipe="mine"), _meanings(Config)
     parts = [_table([[f"`{name}`", _shown(getattr(config, name)), meanings[name]] for name in TOP])]
     for name in ("data", "training", "transforms"):
         parts += [f"## `{name}`", _table(_rows(getattr(config, name)))]
-    for filter in (GapFilter(), PaperFilter()):
+    for filter in (DifficultyFilter(), PaperFilter(), GapFilter()):
         parts += [f"## `filter={filter.kind}`", _table(_rows(filter))]
     return "\n\n".join(parts)
 

@@ -57,7 +57,12 @@ def speed() -> str:
         lines.append([f"on an {gpu}, {label}, batch {batch:,}", f"{rows[name, batch]['images_per_second']:,} images/s"])
     epochs = {(row["model"], row["policy"]): row["seconds_per_epoch"] for row in result("gpu_training")["results"]}
     for model in ("wrn-28-2", "wrn-28-10"):
-        timed = {"plain": "randaugment", "with the gap filter": "improved", "with the paper's": "particles"}
+        timed = {
+            "plain": "randaugment",
+            "with the difficulty filter": "difficulty",
+            "with the gap filter": "improved",
+            "with the paper's": "particles",
+        }
         said = [f"{epochs[model, name]:.2f} s {words}" for words, name in timed.items() if (model, name) in epochs]
         lines.append([f"CIFAR-10 epoch on it, {model.upper()}", ", ".join(said)])
     return table(["", ""], lines)

@@ -16,6 +16,7 @@ from particleaugment.bench.gpu import as_graph, milliseconds
 from particleaugment.core.program import resample_code
 from particleaugment.data import ImageData, load_data
 from particleaugment.models import build_model
+from particleaugment.search.difficulty import DifficultyFilter
 from particleaugment.search.gap import GapFilter
 from particleaugment.search.paper import PaperFilter
 from particleaugment.training.build import always_on
@@ -68,6 +69,9 @@ def flops_per_phase(config: Config, data: ImageData) -> dict[str, int]:
     total = len(data.train_labels)
     work = {"train": total * (forward + backward), "evaluate": len(data.test_labels) * forward}
     filter = config.filter
+    if config.searches and isinstance(filter, DifficultyFilter):
+        held_out = filter.held_out_of(total)
+        work["measure"] = (held_out if isinstance(held_out, int) else int(held_out * total)) * forward
     if config.searches and isinstance(filter, GapFilter | PaperFilter):
 
         def number(size: int | float) -> int:

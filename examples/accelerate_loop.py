@@ -22,6 +22,7 @@ for epoch in search.epochs():
     for images, labels, ids in loader:
         with accelerator.accumulate(model):
             value = loss(model(search.augment(images, ids) / 255), labels).mean()
+            search.observe(ids, value)
             accelerator.backward(value)
             optimizer.step()
             optimizer.zero_grad()

@@ -15,9 +15,11 @@ if __name__ == "__main__":
     model = nn.Sequential(nn.AvgPool2d(4), nn.Flatten(), nn.Linear(192, 64), nn.ReLU(), nn.Linear(64, 10))
     optimizer, loss = torch.optim.AdamW(model.parameters(), lr=0.003), nn.CrossEntropyLoss(reduction="none")
     for epoch in search.epochs():  # workers read the epoch and the policy from shared memory
-        for images, labels, _ in loader:
+        for images, labels, ids in loader:
+            losses = loss(model(images / 255), labels)
+            search.observe(ids, losses)
             optimizer.zero_grad()
-            loss(model(images / 255), labels).mean().backward()
+            losses.mean().backward()
             optimizer.step()
         search.step(model, loss=loss, preprocess=lambda images: images / 255)
         print(epoch, search)

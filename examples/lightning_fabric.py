@@ -21,6 +21,7 @@ for epoch in search.epochs():
     for images, labels, ids in loader:
         optimizer.zero_grad()
         value = loss(model(search.augment(images, ids) / 255), labels).mean()
+        search.observe(ids, value)
         fabric.backward(value)
         optimizer.step()
     # The network itself, under Fabric's precision.

@@ -20,8 +20,10 @@ writer = SummaryWriter("runs/tensorboard")
 logger = SearchLogger(writer)  # or SearchLogger(wandb.init(project="digits")), or anything with log(values, step=...)
 for epoch in search.epochs():
     for images, labels, ids in loader:
+        losses = loss(model(search.augment(images, ids) / 255), labels)
+        search.observe(ids, losses)
         optimizer.zero_grad()
-        loss(model(search.augment(images, ids) / 255), labels).mean().backward()
+        losses.mean().backward()
         optimizer.step()
     record = search.step(model, loss=loss, preprocess=lambda images: images / 255)
     logger.log(search, record, step=epoch)

@@ -1,4 +1,4 @@
-"""Your own training loop: one call per batch and one per epoch. Run: python examples/plain_pytorch.py"""
+"""Your own training loop: two calls per batch and one per epoch. Run: python examples/plain_pytorch.py"""
 
 import torch
 from torch import nn
@@ -18,9 +18,10 @@ search = pa.ParticleAugment(train, epochs=10, seed=0)
 loader = DataLoader(search.training_set(), batch_size=64, shuffle=True)
 for epoch in search.epochs():
     for images, labels, ids in loader:
-        x = search.augment(images, ids) / 255
+        losses = loss(model(search.augment(images, ids) / 255), labels)
+        search.observe(ids, losses)
         optimizer.zero_grad()
-        loss(model(x), labels).mean().backward()
+        losses.mean().backward()
         optimizer.step()
     scheduler.step()
     search.step(model, loss=loss, preprocess=lambda images: images / 255)

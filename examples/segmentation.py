@@ -27,13 +27,15 @@ train, test = canvases(data.train_images[:64], 0), canvases(data.test_images[:12
 layers = [nn.Sequential(nn.Conv2d(n, 16, 5, padding=2), nn.GroupNorm(4, 16), nn.ReLU()) for n in (3, 16, 16)]
 model = nn.Sequential(*layers, nn.Conv2d(16, 2, 1))
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.005)
-search = pa.ParticleAugment(train, epochs=epochs, filter=pa.GapFilter(measure_size=32))
+search = pa.ParticleAugment(train, epochs=epochs)
 loader = DataLoader(search.training_set(), batch_size=8, shuffle=True)
 for epoch in search.epochs():
     for images, masks, ids in loader:
         images, masks, *_ = search.augment(images, ids, masks=masks)
+        losses = loss(model(preprocess(images)), masks)
+        search.observe(ids, losses)
         optimizer.zero_grad()
-        loss(model(preprocess(images)), masks).mean().backward()
+        losses.mean().backward()
         optimizer.step()
     search.step(model, loss=loss, preprocess=preprocess)
     right = (model(preprocess(test[0])).argmax(1) == test[1]).float().mean()

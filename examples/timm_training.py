@@ -25,8 +25,10 @@ for epoch in search.epochs():
     for images, labels, ids in loader:  # for a fixed policy: pa.Augment("rand-m9-mstd0.5-inc1") as in timm's --aa
         augmented = search.augment(images.to(device), ids) / 255
         mixed, soft = mixup(augmented, labels.to(device))  # Mixup and CutMix come after us
+        value = train_loss(model(mixed), soft)
+        search.observe(ids, value - torch.special.entr(soft).sum(1).mean())  # mixed labels cost their entropy
         optimizer.zero_grad()
-        scaler(train_loss(model(mixed), soft), optimizer, clip_grad=1.0, parameters=model.parameters())
+        scaler(value, optimizer, clip_grad=1.0, parameters=model.parameters())
         ema.update(model)
     scheduler.step(epoch)
     search.step(model, loss=sample_loss, preprocess=lambda images: images / 255)

@@ -21,10 +21,12 @@ if __name__ == "__main__":
     model = nn.Sequential(nn.AvgPool2d(4), nn.Flatten(), nn.Linear(192, 64), nn.ReLU(), nn.Linear(64, 10))
     optimizer, loss = torch.optim.AdamW(model.parameters(), lr=0.003), nn.CrossEntropyLoss(reduction="none")
     for epoch in search.epochs():
-        for images, labels, _ in loader:
+        for images, labels, ids in loader:
             mixed, soft_labels = mix(images, labels)
+            losses = loss(model(mixed), soft_labels)
+            search.observe(ids, losses - torch.special.entr(soft_labels).sum(1))  # mixed labels cost their entropy
             optimizer.zero_grad()
-            loss(model(mixed), soft_labels).mean().backward()
+            losses.mean().backward()
             optimizer.step()
         search.step(model, loss=loss, preprocess=lambda images: images / 255)
         print(epoch, search)

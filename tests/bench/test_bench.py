@@ -24,7 +24,7 @@ def tiny(tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(generator.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(path)
     options = {"data": "folder", "data_dir": tmp_path / "images", "image_size": 32, "batch_size": 20}
-    options |= {"measure_size": 10, "num_particles": 3, "precision": "fp32"}
+    options |= {"measure_size": 10, "precision": "fp32"}
     return suite.Settings(
         cpu_batches={32: 8, 48: 4},
         cpu_repeats=2,
@@ -46,7 +46,7 @@ def record(kind, epoch, **seconds):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the settings are for the epochs on a CPU")
 def test_the_command_measures_everything_and_fits_a_terminal(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(suite, "QUICK", tiny)
-    monkeypatch.setitem(POLICIES, "paper", (*POLICIES["paper"], "--set", "clone_size=20"))
+    monkeypatch.setitem(POLICIES, "paper", (*POLICIES["paper"], "--set", "clone_size=20", "--set", "num_particles=3"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     file = tmp_path / "bench.json"
     done = CliRunner().invoke(app, ["bench", "--quick", "--out", str(file)], terminal_width=80)
@@ -70,7 +70,7 @@ def test_the_command_measures_everything_and_fits_a_terminal(tiny, tmp_path, mon
         assert ("peer" in row) == ("ratio" in row)
     assert ("peer" in images[0]) == (timm_transform() is not None)
     plain, gap, searching = training
-    assert [row["policy"] for row in training] == ["randaugment", "gap", "paper"]
+    assert [row["policy"] for row in training] == ["randaugment", "difficulty", "paper"]
     assert set(plain["phases"]) == {"train", "evaluate"}
     assert set(gap["phases"]) == {"train", "evaluate", "measure", "filter"}
     assert set(searching["phases"]) == {"train", "evaluate", "clone", "measure", "filter"}
@@ -82,7 +82,7 @@ def test_the_command_measures_everything_and_fits_a_terminal(tiny, tmp_path, mon
         "CPU, 48x48",
         "CPU, 32x32, one thread",
         "Loader over JPEG files, 2 workers",
-        "gap filter",
+        "difficulty filter",
         "paper's filter",
         "clone",
         f"torch {torch.__version__}",

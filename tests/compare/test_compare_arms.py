@@ -49,6 +49,7 @@ def test_the_controls_differ_from_their_filter_in_kind_alone():
     assert changed("paper", "paper-frozen") == {"kind"}
     assert changed("paper", "paper-shuffled") == {"kind"}
     assert changed("paper", "paper-unskipped") == {"kind"}
+    assert changed("difficulty", "difficulty-frozen") == {"kind"}
     assert changed("gap", "gap-frozen") == {"kind"}
     assert changed("paper", "paper-authors") == {"kind", "m", "start_value", "resampling"}
     assert ARMS["paper-authors"].config(base, seed=0).ops == TIMM_OPS
@@ -60,11 +61,11 @@ def test_the_documentation_names_every_arm():
 
 
 def test_arms_of_ones_own():
-    arms = parse_arms("none, mine:sigma=0.02,m=4,fill=(1,2,3),paper,other:policy=rand-m9-n3-inc1")
+    arms = parse_arms("none, mine:speed=20,start=1,fill=(1,2,3),paper,other:policy=rand-m9-n3-inc1")
     assert [arm.name for arm in arms] == ["none", "mine", "paper", "other"]
     config = arms[1].config(DIGITS, seed=1)
-    assert (config.filter.sigma, config.filter.m, config.transforms.fill) == (0.02, 4.0, (1, 2, 3))
-    assert (config.policy, config.filter.kind) == ("learned", "gap"), "as train has it"
+    assert (config.filter.speed, config.filter.start, config.transforms.fill) == (20.0, 1.0, (1, 2, 3))
+    assert (config.policy, config.filter.kind) == ("learned", "difficulty"), "as train has it"
     (literal,) = parse_arms("mine:filter=paper,eta=0.5")
     config = literal.config(DIGITS, seed=1)
     assert (config.filter.kind, config.filter.alpha, config.filter.eta) == ("paper", 0.8, 0.5)
@@ -114,14 +115,17 @@ def test_arms_that_are_none(text, message):
 
 
 def test_errors_in_an_arms_settings_name_the_arm():
-    (arm,) = parse_arms("mine:sgima=0.1")
+    (arm,) = parse_arms("mine:filter=gap,sgima=0.1")
     with pytest.raises(ConfigError, match="arm 'mine': there is no setting 'sgima'; did you mean sigma"):
         arm.config(DIGITS, seed=0)
 
 
 def test_what_a_comparison_sets_counts_more_than_a_filters_own_settings():
     base = Base.of(get_recipe("cifar10-wrn28-2"), ["m=7", "eta=0.5", "sigma=0.01", "epochs=3"])
-    found = {arm.name: arm.config(base, seed=0) for arm in parse_arms("none,gap,paper,paper-authors,mine:sigma=0.3")}
+    found = {
+        arm.name: arm.config(base, seed=0)
+        for arm in parse_arms("none,gap,paper,paper-authors,mine:filter=gap,sigma=0.3")
+    }
     assert {config.training.epochs for config in found.values()} == {3}
     filters = {name: config.filter for name, config in found.items() if config.searches}
     assert {name: (filter.m, filter.sigma) for name, filter in filters.items()} == {

@@ -6,10 +6,10 @@ import pytest
 import torch
 from PIL import Image
 
-from particleaugment import GapFilter, PaperFilter
+from particleaugment import PaperFilter
 from particleaugment.data import ImageData
 from particleaugment.recipes import RECIPES, get_recipe, recipe
-from particleaugment.search.filters import FILTERS
+from particleaugment.search.filters import DEFAULT, FILTERS
 from particleaugment.training import build as build_module
 from particleaugment.training.build import build
 from particleaugment.training.config import ConfigError
@@ -94,16 +94,12 @@ def test_one_real_step(name, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_recipes_follow_the_gap_unless_the_paper_is_asked_for(name):
+def test_recipes_have_the_default_filter_unless_the_paper_is_asked_for(name):
     made = get_recipe(name)
-    assert made.config == recipe(name) == made.override(["filter=gap"]) == recipe(name, filter="gap")
-    assert (made.config.policy, made.config.filter.kind) == ("learned", "gap")
+    assert made.config == recipe(name) == made.override(["filter=difficulty"]) == recipe(name, filter="difficulty")
+    assert (made.config.policy, made.config.filter) == ("learned", DEFAULT), "one setting for every data set"
     paper = recipe(name, filter="paper")
     assert paper == made.override(["filter=paper"]) == dataclasses.replace(made.config, filter=made.paper)
-    own = (made.config.filter.num_particles, made.config.filter.measure_size)
-    assert (made.paper.num_particles, made.paper.measure_size) == own
-    usual = GapFilter(num_particles=own[0], measure_size=own[1])
-    assert made.config.filter == usual, "what was measured to be best is the same in all recipes"
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -104,8 +104,7 @@ class StrengthFilter(Filter[StrengthState]):
     def schedule(self, history, epochs):
         return StrengthByEpoch(*zip(*((start, state.strength) for start, state in history)))
 
-    @property
-    def held_out(self):
+    def held_out_of(self, samples):
         return self.measure_size
 
 

@@ -56,18 +56,18 @@ def test_states_are_immutable_and_come_back_from_plain_values(searching):
 def test_what_is_held_out_is_what_the_filter_says(searching):
     search, _ = searching
     left_out = len(LABELS) - len(search.training_set())
-    assert left_out == search.filter.held_out
-    assert search.filter.holds_out_in(1, 5) == bool(left_out)
+    assert left_out == search.filter.held_out_of(len(search.samples))
+    assert search.division.holds_out_in(1) == bool(left_out)
 
 
 def test_filters_are_told_apart_by_their_settings():
     assert filter_settings(pa.GapFilter()) == {"kind": "gap"} | asdict(pa.GapFilter())
     assert filter_settings(pa.PaperFilter(velocity=(0.1, 0.2)))["velocity"] == [0.1, 0.2]
-    assert len(FILTERS) == 8
+    assert len(FILTERS) == 9
 
 
 def test_what_is_no_filter_is_refused():
-    with pytest.raises(TypeError, match=r"filter must be a filter, such as pa.GapFilter\(\).*, got int"):
+    with pytest.raises(TypeError, match=r"filter must be a filter, such as pa.DifficultyFilter\(\).*, got int"):
         pa.ParticleAugment((IMAGES, LABELS), epochs=5, filter=50)
     with pytest.raises(TypeError, match=r"a data set must have len\(\) and items by index, .* got PaperFilter"):
         pa.ParticleAugment(pa.PaperFilter(), epochs=5)

@@ -125,9 +125,9 @@ def test_override_errors(assignment, message):
         ('{"version": 2, "recipe": "x", "filter": {"kind": "gap", "eta": 1}}', "there is no setting 'filter.eta'"),
         (
             '{"version": 2, "recipe": "x", "filter": {"kind": "gop"}}',
-            "whose kind is one of gap, paper, difficulty, gap-frozen",
+            "whose kind is one of difficulty, paper, gap, difficulty-frozen",
         ),
-        ('{"version": 2, "recipe": "x", "filter": {}}', "whose kind is one of gap, paper"),
+        ('{"version": 2, "recipe": "x", "filter": {}}', "whose kind is one of difficulty, paper"),
         ('{"version": 2, "recipe": "x", "data": {"name": "folder:/x"}}', "the name of the data set is 'folder'"),
     ],
 )
@@ -154,16 +154,16 @@ def test_of_one_setting_given_twice_the_last_counts():
     [
         (
             "eta=0.5",
-            "eta is a setting of the filter 'paper', and this run has 'gap'; add filter=paper, or leave eta out",
+            "eta is a setting of the filter 'paper', and this run has 'difficulty'; add filter=paper, or leave eta out",
         ),
-        ("filter.eta=0.5", "eta is a setting of the filter 'paper', and this run has 'gap'"),
+        ("filter.eta=0.5", "eta is a setting of the filter 'paper', and this run has 'difficulty'"),
         ("filter.epochs=4", "there is no setting 'filter.epochs'; did you mean training.epochs?"),
         ("data.seed=4", "there is no setting 'data.seed'; did you mean seed?"),
         ("traning.epochs=4", "there is no section 'traning'; did you mean training?"),
         ("training=4", "training has several settings; set one of them, such as training.epochs"),
         ("training.epoch=4", "there is no setting 'training.epoch'; did you mean epochs?"),
         ("filter=papr", "there is no filter 'papr'; did you mean paper?"),
-        ("filter=zzz", "there is no filter 'zzz'; the filters are gap, paper, difficulty, gap-frozen"),
+        ("filter=zzz", "there is no filter 'zzz'; the filters are difficulty, paper, gap, difficulty-frozen"),
         ("filter.kind=paper", "there is no setting 'filter.kind'"),
         ("lr=0.1", "there is no setting 'lr'; did you mean learning_rate?"),
     ],

@@ -179,7 +179,7 @@ def test_runs_on_whole_tracks_in_memory_and_streamed(signs, grouping, tmp_path, 
         path = tmp_path / stream
         settings = [f"data_dir={signs}", *GROUPED, f"groups={grouping}", f"stream={stream}"]
         config = get_recipe("folder").override([*settings, "crop=2"])
-        assert config.filter.held_out == 12
+        assert config.filter.held_out_of(100) == 12
         words = [word for setting in [*settings, "crop=2"] for word in ("--set", setting)]
         outcome = command("train", "folder", *words, "--out", path)
         assert outcome.exit_code == 0

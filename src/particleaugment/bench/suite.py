@@ -19,7 +19,7 @@ from particleaugment.util.timing import machine
 
 __all__ = ["FULL", "QUICK", "Settings", "describe", "run_suite", "table"]
 
-_TITLES = {"randaugment": "RandAugment", "gap": "the gap filter", "paper": "the paper's filter"}
+_TITLES = {"randaugment": "RandAugment", "difficulty": "the difficulty filter", "paper": "the paper's filter"}
 
 _SHORTER = {
     ", 3 ops + crop, flip, erase, normalise": ", whole pipeline",

@@ -23,10 +23,10 @@ __all__ = ["POLICIES", "epoch_medians", "time_run", "write_generated_cifar10"]
 
 POLICIES = {
     "randaugment": ("--set", "policy=randaugment-n3-m4"),
-    "gap": ("--set", "filter=gap"),
+    "difficulty": ("--set", "filter=difficulty"),
     "paper": ("--set", "filter=paper"),
 }
-"""What epochs are timed under, plain, with the gap filter and with the paper's, by the name results give it."""
+"""What epochs are timed under, plain, with the difficulty filter and with the paper's, by the name results give it."""
 
 _GENERATED = 1000  # different images; they are repeated, since speed depends on their number alone
 

@@ -14,7 +14,7 @@ from particleaugment.core.op_table import OPS
 from particleaugment.policies.parse import TIMM_OPS
 from particleaugment.recipes import Recipe
 from particleaugment.search.filter_base import Filter
-from particleaugment.search.filters import FILTERS
+from particleaugment.search.filters import DEFAULT, FILTERS
 from particleaugment.training.build import resolve
 from particleaugment.training.config import LEARNED, Config, ConfigError, settings_of
 from particleaugment.training.override import assigned, is_filter_setting, override
@@ -81,7 +81,7 @@ class Arm:
 
     name: ArmName
     policy: str = LEARNED
-    filter: str = "gap"
+    filter: str = DEFAULT.kind
     ops: tuple[str, ...] = OPS
     settings: tuple[str, ...] = ()
     meaning: str = field(default="", compare=False)
@@ -133,7 +133,17 @@ ARMS: Mapping[str, Arm] = MappingProxyType(
             Arm("trivialaugment", "trivial", meaning="TrivialAugment, wide space"),
             Arm("autoaugment", "autoaugment-cifar10", meaning="AutoAugment as published for CIFAR-10"),
             Arm("autoaugment-imagenet", "autoaugment-imagenet", meaning="AutoAugment as published for ImageNet"),
-            Arm("gap", filter="gap", meaning="steers severity by the generalisation gap; the filter that train uses"),
+            Arm(
+                "difficulty",
+                filter="difficulty",
+                meaning="steers strength so that training stays about as hard as new images are; what train uses",
+            ),
+            Arm(
+                "difficulty-frozen",
+                filter="difficulty-frozen",
+                meaning="control: the strength that the difficulty filter starts at, nothing measured",
+            ),
+            Arm("gap", filter="gap", meaning="steers the severity of particles by the generalisation gap"),
             Arm(
                 "gap-frozen",
                 filter="gap-frozen",
@@ -184,7 +194,7 @@ def parse_arms(text: str) -> tuple[Arm, ...]:
     """Return the arms of a list such as ``none,paper,schedule:FILE,mine:sigma=0.02,m=4``.
 
     What follows ``name:`` up to the next arm are settings; a value that holds commas stands in brackets. A filter's
-    settings are changes of the gap filter's or, with ``filter=paper``, of the paper's.
+    settings are changes of the difficulty filter's or, with ``filter=paper``, of the paper's.
 
     >>> [arm.name for arm in parse_arms("none, trivial")]
     ['none', 'trivialaugment']
@@ -255,7 +265,7 @@ def _arm(words: list[str]) -> Arm:
     values = dict(assigned(setting) for setting in settings)
     if "seed" in values:
         raise ConfigError(f"the arm {name!r} sets a seed; the seeds of a comparison are given by --seeds")
-    policy, kind = values.get("policy", LEARNED), values.get("filter", "gap")
+    policy, kind = values.get("policy", LEARNED), values.get("filter", DEFAULT.kind)
     if kind not in FILTERS:
         hint = nearest_name(kind, FILTERS) or f"; the filters are {', '.join(FILTERS)}"
         raise ConfigError(f"arm {name!r}: there is no filter {kind!r}{hint}")

@@ -30,10 +30,10 @@ def compare(
         str,
         typer.Option(
             metavar="ARM,ARM",
-            help="Arms, separated by commas; list shows them. gap is the filter that train uses, paper the paper's to "
-            "the letter. Also schedule:FILE and name:key=value,key=value.",
+            help="Arms, separated by commas; list shows them. difficulty is the filter that train uses, paper the "
+            "paper's to the letter. Also schedule:FILE and name:key=value,key=value.",
         ),
-    ] = "none,trivialaugment,randaugment,gap",
+    ] = "none,trivialaugment,randaugment,difficulty",
     seeds: Annotated[str, typer.Option("--seeds", metavar="SEEDS", help="Seeds, as 0-11 or 0,3,7.")] = "0-2",
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="runs/compare-RECIPE if not given.")] = None,
     assignments: Annotated[

@@ -75,7 +75,7 @@ class Mixture(Policy):
     >>> mixture.sample(torch.arange(5)).op.shape
     torch.Size([5, 2])
     >>> mixture
-    Mixture(slots=(1, 0.4), level=0.5, 14 ops, semantics='trivial-wide')
+    Mixture(1.20 ops per image, level=0.5, 14 ops, semantics='trivial-wide')
     """
 
     slots: tuple[float, ...] = (1.0,)
@@ -214,8 +214,10 @@ class Mixture(Policy):
         return cls(slots=listed(data, "slots"), ops=listed(data, "ops"), **{name: data[name] for name in names})
 
     def __repr__(self) -> str:
-        slots = ", ".join(f"{slot:g}" for slot in self.slots) + ("," if len(self.slots) == 1 else "")
-        return f"Mixture(slots=({slots}), level={self.level:g}, {len(self.ops)} ops, semantics={self.semantics!r})"
+        return (
+            f"Mixture({self.ops_per_image:.2f} ops per image, level={self.level:g}, {len(self.ops)} ops, "
+            f"semantics={self.semantics!r})"
+        )
 
 
 def _falling(slots: Any) -> tuple[float, ...]:

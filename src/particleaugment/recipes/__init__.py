@@ -35,7 +35,7 @@ def get_recipe(name: str) -> Recipe:
     """Return a recipe by its name.
 
     >>> get_recipe("cifar10-wrn28-2").config.filter.kind, get_recipe("cifar10-wrn28-2").paper.m
-    ('gap', 3.0)
+    ('difficulty', 3.0)
     """
     if name not in RECIPES:
         hint = nearest_name(name, RECIPES) or f"; the recipes are {', '.join(RECIPES)}"

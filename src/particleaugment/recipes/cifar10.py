@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from particleaugment.recipes.definition import Recipe
-from particleaugment.search.gap import GapFilter
 from particleaugment.search.paper import PaperFilter
 from particleaugment.training.config import Config
 from particleaugment.training.settings import DataSettings, TrainingSettings, TransformSettings
@@ -66,7 +65,6 @@ def cifar10_quick() -> Recipe:
             model="wrn-10-1",
             training=TrainingSettings(epochs=20),
             transforms=TransformSettings(erase=0.0),
-            filter=GapFilter(num_particles=24, measure_size=256),
         ),
         paper=PaperFilter(num_particles=24, nonzero=3, m=3.0, clone_size=5120, measure_size=256),
     )

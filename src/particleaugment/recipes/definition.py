@@ -9,14 +9,14 @@ from typing import Any
 
 from particleaugment.search.controls import (
     AuthorsFilter,
-    FrozenGapFilter,
+    FrozenDifficultyFilter,
     FrozenPaperFilter,
     ShuffledPaperFilter,
     UnskippedPaperFilter,
 )
+from particleaugment.search.difficulty import DifficultyFilter
 from particleaugment.search.filter_base import Filter
 from particleaugment.search.filters import FILTERS
-from particleaugment.search.gap import GapFilter
 from particleaugment.search.paper import PaperFilter
 from particleaugment.training.config import Config
 from particleaugment.training.override import override, with_settings
@@ -29,7 +29,7 @@ class Recipe:
     """A recipe.
 
     Attributes:
-        config: Its configuration, with the gap filter.
+        config: Its configuration, with the default filter.
         paper: The paper's filter with the settings of its row in the paper, if it has one.
     """
 
@@ -39,12 +39,12 @@ class Recipe:
     @property
     def filters(self) -> Mapping[str, Filter[Any]]:
         """The filters that ``filter=KIND`` stands for in this recipe, controls included."""
-        gap = self.config.filter
-        assert isinstance(gap, GapFilter)
-        found = (
-            gap,
+        own = self.config.filter
+        assert isinstance(own, DifficultyFilter)
+        found: tuple[Filter[Any], ...] = (
+            own,
             self.paper,
-            FrozenGapFilter.of(gap),
+            FrozenDifficultyFilter.of(own),
             FrozenPaperFilter.of(self.paper),
             ShuffledPaperFilter.of(self.paper),
             UnskippedPaperFilter.of(self.paper),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from particleaugment.recipes.definition import Recipe
-from particleaugment.search.gap import GapFilter
 from particleaugment.search.paper import PaperFilter
 from particleaugment.training.config import Config
 from particleaugment.training.settings import DataSettings, TrainingSettings, TransformSettings
@@ -25,7 +24,6 @@ def digits() -> Recipe:
             model="wrn-10-1",
             training=TrainingSettings(epochs=40, batch_size=64),
             transforms=TransformSettings(crop=2, flip=0.0, erase=0.0),
-            filter=GapFilter(num_particles=24, measure_size=120),
         ),
         paper=PaperFilter(num_particles=24, nonzero=3, m=3.0, clone_size=512, measure_size=120),
     )

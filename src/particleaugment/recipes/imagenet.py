@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from particleaugment.recipes.definition import Recipe
-from particleaugment.search.gap import GapFilter
 from particleaugment.search.paper import PaperFilter
 from particleaugment.training.config import Config
 from particleaugment.training.settings import DataSettings, TrainingSettings, TransformSettings
@@ -27,7 +26,6 @@ def imagenet_resnet50() -> Recipe:
             model="resnet-50",
             training=TrainingSettings(epochs=210, batch_size=256, learning_rate=0.05),
             transforms=TransformSettings(crop=0, crop_scale=0.08, jitter=0.4, erase=0.0, fill=_MEAN_COLOUR),
-            filter=GapFilter(measure_size=5000),
         ),
         paper=PaperFilter(nonzero=3, m=3.0, eta=0.15, clone_size=0.15, measure_size=5000),
     )
@@ -49,7 +47,6 @@ def folder() -> Recipe:
             model="resnet-18",
             training=TrainingSettings(epochs=0, batch_size=64, learning_rate=0.05),
             transforms=TransformSettings(crop=8, erase=0.25),
-            filter=GapFilter(measure_size=0.05),
         ),
         paper=PaperFilter(clone_size=0.3, measure_size=0.05),
     )

@@ -11,12 +11,44 @@ from torch import Tensor
 from particleaugment import filter as pf
 from particleaugment.core.random import Stream, uniform
 from particleaugment.policies.particles import ParticlePolicy
+from particleaugment.search.difficulty import DifficultyFilter, DifficultyRecord, DifficultyState
 from particleaugment.search.filter_base import Subject
 from particleaugment.search.gap import GapFilter, GapState
 from particleaugment.search.paper import PaperFilter, PaperState
 from particleaugment.search.particle_state import ParticleRecord, ParticleState
 
-__all__ = ["AuthorsFilter", "FrozenGapFilter", "FrozenPaperFilter", "ShuffledPaperFilter", "UnskippedPaperFilter"]
+__all__ = [
+    "AuthorsFilter",
+    "FrozenDifficultyFilter",
+    "FrozenGapFilter",
+    "FrozenPaperFilter",
+    "ShuffledPaperFilter",
+    "UnskippedPaperFilter",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrozenDifficultyFilter(DifficultyFilter):
+    """The difficulty filter with the strength that it starts at: nothing is measured."""
+
+    kind: ClassVar[str] = "difficulty-frozen"
+    needs_training_loss: ClassVar[bool] = False
+
+    @classmethod
+    def of(cls, filter: DifficultyFilter) -> Self:
+        """Return the control of a filter."""
+        return cls(**_settings(filter))
+
+    def step(
+        self, state: DifficultyState, subject: Subject, *, epoch: int, epochs: int
+    ) -> tuple[DifficultyState, DifficultyRecord]:
+        """Leave the strength as it is."""
+        state = replace(state, steps=state.steps + 1)
+        return state, self.record(state)
+
+    def held_out_of(self, samples: int) -> int | float:
+        """Return 0: nothing is measured."""
+        return 0
 
 
 class _PaperControl(PaperFilter):
@@ -132,7 +164,7 @@ class AuthorsFilter(PaperFilter):
         return super().moved(replace(state, particles=first.particles))
 
 
-def _settings(filter: PaperFilter | GapFilter) -> dict[str, Any]:
+def _settings(filter: PaperFilter | GapFilter | DifficultyFilter) -> dict[str, Any]:
     return {field.name: getattr(filter, field.name) for field in fields(filter)}
 
 

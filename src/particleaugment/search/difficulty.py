@@ -47,6 +47,8 @@ INFORMED = 0.4
 """Share of training from which on difficulty counts fully; before it, every policy has one near 1."""
 LEARNED = 0.3
 """Share of the loss of chance by which the training loss should have fallen when that share of training is done."""
+FASTEST = 2.0
+"""How far strength moves in one step at most."""
 _GRACE = 0.03  # of training, before which nothing can be said about its pace
 _LEAST_LOSS = 1e-6
 
@@ -159,7 +161,7 @@ class DifficultyFilter(Filter[DifficultyState]):
         """Take one step; see the top of this file."""
         state = replace(state, steps=state.steps + 1)
         if not self.holds_out_in(epoch, epochs):
-            return state, self._record(state)
+            return state, self.record(state)
         assert subject.split is not None  # samples are held out
         assert subject.training_loss is not None  # needs_training_loss says so
         start = time.perf_counter()
@@ -169,7 +171,7 @@ class DifficultyFilter(Filter[DifficultyState]):
         if not math.isfinite(held_out_loss):
             reason = f"the held-out loss is {held_out_loss}, so the difficulty is not known"
             state = replace(state, skipped=state.skipped + 1)
-            return state, self._record(state, skip_reason=reason, seconds=seconds)
+            return state, self.record(state, skip_reason=reason, seconds=seconds)
         state = self.updated(
             state,
             subject.training_loss,
@@ -178,7 +180,7 @@ class DifficultyFilter(Filter[DifficultyState]):
             epochs=epochs,
             chance=loss_of_chance(subject.labels),
         )
-        return state, self._record(
+        return state, self.record(
             state,
             training_loss=subject.training_loss,
             held_out_loss=held_out_loss,
@@ -220,10 +222,12 @@ class DifficultyFilter(Filter[DifficultyState]):
         weight = 1.0 if state.steps <= 1 else 1.0 / max(1.0, MEMORY * steps)
         error = state.error + weight * (error - state.error)
         move = min(error, lag(training_loss, chance, done))
-        strength = max(0.0, min(self.strongest, state.strength + self.speed / steps * move))
+        rate = min(FASTEST, self.speed / steps)
+        strength = max(0.0, min(self.strongest, state.strength + rate * move))
         return replace(state, strength=strength, error=error)
 
-    def _record(self, state: DifficultyState, **found: Any) -> DifficultyRecord:
+    def record(self, state: DifficultyState, **found: Any) -> DifficultyRecord:
+        """Return the record of a step."""
         density = self.policy(state).ops_per_image
         return DifficultyRecord(step=state.steps, strength=state.strength, ops_per_image=density, **found)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from particleaugment.search.controls import (
     AuthorsFilter,
+    FrozenDifficultyFilter,
     FrozenGapFilter,
     FrozenPaperFilter,
     ShuffledPaperFilter,
@@ -19,12 +20,16 @@ from particleaugment.search.filter_base import Filter
 from particleaugment.search.gap import GapFilter
 from particleaugment.search.paper import PaperFilter
 
-__all__ = ["FILTERS", "filter_settings"]
+__all__ = ["DEFAULT", "FILTERS", "filter_settings"]
+
+DEFAULT: Filter[Any] = DifficultyFilter()
+"""The filter of ``train``, of recipes and of :class:`particleaugment.ParticleAugment`, unless another is named."""
 
 _CLASSES: tuple[type[Filter[Any]], ...] = (
-    GapFilter,
-    PaperFilter,
     DifficultyFilter,
+    PaperFilter,
+    GapFilter,
+    FrozenDifficultyFilter,
     FrozenGapFilter,
     FrozenPaperFilter,
     ShuffledPaperFilter,

@@ -19,8 +19,7 @@ from particleaugment.data.samples import Samples
 from particleaugment.executors.targets import TargetOptions
 from particleaugment.policies.policy import Policy, checked_ops
 from particleaugment.search.filter_base import Filter, FilterRecord, FilterState, Subject
-from particleaugment.search.filters import filter_settings
-from particleaugment.search.gap import GapFilter
+from particleaugment.search.filters import DEFAULT, filter_settings
 from particleaugment.search.held_out import Division
 from particleaugment.search.held_out_check import HeldOutCheck
 from particleaugment.search.history import packed, unpacked
@@ -47,7 +46,7 @@ class ParticleAugment:
             :class:`particleaugment.data.samples.Samples`. A sample's id is its index.
         epochs: Length of the training run.
         filter: The filter and its settings, such as :class:`particleaugment.PaperFilter`; by default
-            :class:`particleaugment.GapFilter`.
+            :class:`particleaugment.DifficultyFilter`.
         seed: Seed of every draw.
         ops: Names of the ops that the policy draws from.
         before: Always-on transforms before the policy, such as ``PadCrop(4), HorizontalFlip()``.
@@ -61,15 +60,16 @@ class ParticleAugment:
 
     >>> from torch.utils.data import DataLoader
     >>> images, labels = torch.zeros(32, 3, 8, 8, dtype=torch.uint8), torch.arange(32) % 2
-    >>> search = ParticleAugment((images, labels), epochs=2, filter=GapFilter(measure_size=8))
+    >>> search = ParticleAugment((images, labels), epochs=2)
     >>> loader = DataLoader(search.training_set(), batch_size=8, shuffle=True)
     >>> model, loss = nn.Sequential(nn.Flatten(), nn.Linear(192, 2)), nn.CrossEntropyLoss(reduction="none")
     >>> for epoch in search.epochs():
     ...     for images, labels, ids in loader:
     ...         losses = loss(model(search.augment(images, ids) / 255), labels)
+    ...         search.observe(ids, losses)
     ...     record = search.step(model, loss=loss, preprocess=lambda images: images / 255)
     >>> len(loader.dataset), search.steps_taken, search.schedule()
-    (24, 1, Schedule(2 steps over 2 epochs, ParticlePolicy(50 particles x 15 ops, m=10, ...)))
+    (29, 1, MixtureSchedule(2 steps over 2 epochs, Mixture(...)))
     """
 
     def __init__(
@@ -90,11 +90,12 @@ class ParticleAugment:
     ):
         if filter is not None and not isinstance(filter, Filter):
             raise TypeError(
-                f"filter must be a filter, such as pa.GapFilter() or pa.PaperFilter(), got {type(filter).__name__}"
+                "filter must be a filter, such as pa.DifficultyFilter() or pa.PaperFilter(), got "
+                f"{type(filter).__name__}"
             )
         if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
             raise ValueError(f"epochs must be a whole number of at least 1, got {epochs!r}")
-        self.filter: Filter[Any] = GapFilter() if filter is None else filter
+        self.filter: Filter[Any] = DEFAULT if filter is None else filter
         self.num_epochs, self.ops, self.seed = epochs, checked_ops(ops), seed
         self.filter.check(self.ops, epochs)
         self.samples = train_set if isinstance(train_set, (Samples, ImageList)) else Samples(train_set)

@@ -13,8 +13,7 @@ from particleaugment.core.op_table import OPS
 from particleaugment.policies import Policy, Schedule, load, parse
 from particleaugment.policies.parse import with_ops
 from particleaugment.search.filter_base import Filter
-from particleaugment.search.filters import FILTERS, filter_settings
-from particleaugment.search.gap import GapFilter
+from particleaugment.search.filters import DEFAULT, FILTERS, filter_settings
 from particleaugment.training.settings import (
     ConfigError,
     DataSettings,
@@ -43,7 +42,7 @@ class Config:
     """Everything that a run's result is a function of.
 
     >>> Config(recipe="mine", training=TrainingSettings(epochs=5)).filter.kind
-    'gap'
+    'difficulty'
 
     Attributes:
         recipe: Name of the recipe.
@@ -54,7 +53,7 @@ class Config:
         transforms: What always happens to training images.
         policy: ``learned`` to learn one, a policy string, ``schedule:FILE`` or ``file:FILE``.
         ops: Ops that a learned policy draws from; if changed, RandAugment and TrivialAugment draw from them too.
-        filter: What learns the policy: ``gap``, ``paper`` or one of the controls, with its settings.
+        filter: What learns the policy: ``difficulty``, ``paper``, ``gap`` or one of the controls, with its settings.
     """
 
     recipe: str
@@ -65,7 +64,7 @@ class Config:
     transforms: TransformSettings = TransformSettings()  # noqa: RUF009
     policy: str = LEARNED
     ops: tuple[str, ...] = OPS
-    filter: Filter[Any] = GapFilter()  # noqa: RUF009
+    filter: Filter[Any] = DEFAULT
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed <= _MOST_SEED:
@@ -199,8 +198,8 @@ def settings_of(config: Config) -> dict[str, Any]:
     """Return all settings by name, without their sections; ``data`` and ``filter`` are the names of these.
 
     >>> settings = settings_of(Config(recipe="mine"))
-    >>> settings["data"], settings["epochs"], settings["filter"], settings["gain"]
-    ('digits', 250, 'gap', 2.0)
+    >>> settings["data"], settings["epochs"], settings["filter"], settings["start"]
+    ('digits', 250, 'difficulty', 2.0)
     """
     found: dict[str, Any] = {}
     for field in fields(config):

@@ -45,7 +45,7 @@ def override(
     (0.5, 4)
     >>> override(Config(recipe="mine"), ["eta=0.5"])
     Traceback (most recent call last):
-    particleaugment.training.settings.ConfigError: eta is a setting of the filter 'paper', and this run has 'gap'; ...
+    particleaugment.training.settings.ConfigError: eta is a setting of the filter 'paper', and this run has ...
     """
     values = [(name, value, False) for name, value in (first or {}).items()]
     return _changed(config, [*values, *((*assigned(each), True) for each in assignments)], presets)
