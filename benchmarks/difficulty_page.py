@@ -1,8 +1,7 @@
-"""The tables and pictures of docs/difficulty.md; ``tables.py`` and ``pictures.py`` write them.
+"""The pictures of docs/difficulty.md, and its tables, which ``tables.py`` writes.
 
-particleaugment train digits --set filter=difficulty --set train_size=120 --set epochs=240 --set batch_size=60 \
-    --set crop=0 --set erase=0 --set evaluate_every=24 --out runs/difficulty
-python benchmarks/difficulty_page.py runs/difficulty     the picture that needs a run
+python benchmarks/difficulty_page.py                     the picture that is drawn from the result files
+python benchmarks/difficulty_page.py runs/difficulty     and that of a run, which the page says how to make
 """
 
 from __future__ import annotations
@@ -14,21 +13,21 @@ from pathlib import Path
 from typing import Any
 
 from common import RESULTS, table
+from pictures import DOCS, ROOT, on_white
 from proving_results import Run, load_runs
 from proving_tasks import TASKS
-from settings_table import filter_rows
+from settings_table import setting_rows
 
 from particleaugment.policies import load
 from particleaugment.report.metrics import history
 from particleaugment.report.strength import difficulty
-from particleaugment.report.svg import BLUE, GREEN, ORANGE, PURPLE, RED, inline_svg, on_white
+from particleaugment.report.svg import BLUE, GREEN, ORANGE, PURPLE, RED, inline_svg
 from particleaugment.search import difficulty as rules
 from particleaugment.search.difficulty import DifficultyFilter
 from particleaugment.training.run import RunFolder
 
 __all__ = ["constants_table", "course", "evidence_table", "settings_few", "strengths", "strengths_table"]
 
-ROOT = Path(__file__).parents[1]
 CANDIDATES = ROOT / "research" / "results" / "candidates.json"
 SHOWN = "moderate-steered-2"
 """The candidate of picture and table: the nearest that was trained on the tasks for a GPU."""
@@ -48,6 +47,7 @@ CONSTANTS = {
     "STEERED": ("ρ", "share of training in which strength is steered and samples are held out"),
     "MEMORY": ("μ", "share of training over which errors are averaged"),
     "INFORMED": ("τ", "share of training from which on an error counts fully"),
+    "FASTEST": ("m", "how far strength moves in one step, at most"),
     "LEARNED": ("λ", "share by which the training loss should have fallen from chance, at most"),
 }
 
@@ -91,7 +91,8 @@ def strengths_table() -> str:
 
 def settings_few() -> str:
     """Return the settings that a user may want to change."""
-    return table(["setting", "default", "meaning"], [row for row in filter_rows(DifficultyFilter()) if row[0][1:-1] in FEW])
+    rows = [row for row in setting_rows(DifficultyFilter()) if row[0].strip("`") in FEW]
+    return table(["setting", "default", "meaning"], rows)
 
 
 def constants_table() -> str:
@@ -126,5 +127,11 @@ def course(run: RunFolder) -> str:
     return on_white(difficulty(history(run.config, run.read_metrics(), load(run.policy))))
 
 
+def main() -> None:
+    (DOCS / "difficulty-strength.svg").write_text(strengths())
+    if len(sys.argv) > 1:
+        (DOCS / "difficulty-course.svg").write_text(course(RunFolder.open(Path(sys.argv[1]))))
+
+
 if __name__ == "__main__":
-    (ROOT / "docs" / "difficulty-course.svg").write_text(course(RunFolder.open(Path(sys.argv[1]))))
+    main()

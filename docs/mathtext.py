@@ -20,8 +20,8 @@ _PER_EM = 0.85 * _POINTS  # points of the drawing to one em of the page, whose l
 
 def drawn(formula: str) -> str:
     """Return a line of a formula as SVG, in the text's colour and on its baseline."""
-    font, source = FontProperties(size=_POINTS), f"${formula.strip()}$"
-    with rc_context({"mathtext.fontset": "cm", "svg.fonttype": "path", "svg.hashsalt": formula}):
+    font, source = FontProperties(size=_POINTS, math_fontfamily="stix"), f"${formula.strip()}$"
+    with rc_context({"svg.fonttype": "path", "svg.hashsalt": formula}):
         width, height, depth, _, _ = MathTextParser("path").parse(source, dpi=72, prop=font)
         figure = Figure(figsize=(width / 72, height / 72))
         figure.text(0, depth / height, source, fontproperties=font, color="#010203")
@@ -36,7 +36,7 @@ def drawn(formula: str) -> str:
     svg = re.sub(r'(url\(#|href="#)', rf"\g<1>{salt}", svg)
     style = f"height: {height / _PER_EM:.3f}em; width: auto; vertical-align: {-depth / _PER_EM:.3f}em"
     head = f'<svg role="img" aria-label="{escape(formula.strip())}" style="{style}; overflow: visible"'
-    return svg.replace("<svg", head, 1)
+    return svg.replace("<svg", head, 1).strip()
 
 
 def _inline(translator: Any, node: nodes.math) -> None:
