@@ -35,6 +35,7 @@ from particleaugment.util.timing import machine
 
 CHECKPOINT_SECONDS = 30.0
 DIFFICULTY_WINDOW = (0.6, 0.8)
+TRACED = 20  # filter steps whose strength is kept with a run's result, about
 
 RunJob = Callable[[dict[str, Any], Config, Path, SharedParts, Stop], dict[str, Any] | None]
 
@@ -66,6 +67,9 @@ def run_job(job: dict[str, Any], config: Config, runs: Path, shared: SharedParts
     records = run.read_metrics()
     evaluated = [record for record in records if record["kind"] == "epoch"]
     curve = [[r["epoch"], r["train_loss"], r["test_loss"], r["test_accuracy"]] for r in evaluated]
+    steps = [record for record in records if record["kind"] == "filter" and "strength" in record]
+    kept = steps[:: max(1, len(steps) // TRACED)]
+    trace = {"trace": [[r["epoch"], {"strength": round(r["strength"], 3)}] for r in kept]} if steps else {}
     shutil.rmtree(path)
     phases = {phase: round(value, 2) for phase, value in phase_seconds(records).items()}
     return {
@@ -76,6 +80,7 @@ def run_job(job: dict[str, Any], config: Config, runs: Path, shared: SharedParts
         "epochs": config.training.epochs,
         "images": len(session.samples),
         "curve": [[int(row[0]), *(round(value, 4) for value in row[1:])] for row in curve],
+        **trace,
         "seconds": {"total": round(time.monotonic() - start, 2), "start": round(ready - start, 2), **phases},
     }
 

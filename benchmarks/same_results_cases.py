@@ -236,7 +236,7 @@ CASES = (
     Case(name="paper", command=f"{_PAPER} --set alpha=1"),  # resamples after every step
     Case(name="paper-random-order", command=f"{_PAPER} --set order=random"),
     Case(name="paper-heldout", command=f"{_PAPER} --set measure_on=heldout"),
-    Case(name="improved", command=f"{_DIGITS} --preset improved --set measure_size=60"),
+    Case(name="improved", command=f"{_DIGITS} --preset improved --set num_particles=24 --set measure_size=60"),
     Case(name="no-policy", command=f"{_DIGITS} --set policy=none"),
     Case(
         name="trivial",
@@ -272,6 +272,8 @@ CASES = (
         ),
     ),
     Case(name="gpu-paper", command=f"{_GPU} --preset paper", gpu=True),
-    Case(name="gpu-improved", command=f"{_GPU} --preset improved", gpu=True),
+    Case(
+        name="gpu-improved", command=f"{_GPU} --preset improved --set num_particles=24 --set measure_size=120", gpu=True
+    ),
     Case(name="gpu-no-policy", command=f"{_GPU} --set policy=none", gpu=True),
 )

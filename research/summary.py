@@ -1,4 +1,8 @@
-"""Print the table of ``next-filter.md``: every arm and candidate by task, mean over seeds, and difficulty."""
+"""Print the tables of ``next-filter.md``: every arm and candidate by task, mean over seeds, and difficulty.
+
+python research/summary.py          # the core tasks
+python research/summary.py small    # the tasks for a CPU
+"""
 
 from __future__ import annotations
 
@@ -13,18 +17,25 @@ from candidates import CANDIDATES  # noqa: E402
 from common import table  # noqa: E402
 from proving_results import load_runs  # noqa: E402
 from proving_tasks import ARMS, TASKS  # noqa: E402
+from small import VARIANTS  # noqa: E402
+
+FILES = {
+    "core": (HERE.parent / "benchmarks/results/proving-ground.json", HERE / "results/candidates.json"),
+    "small": (HERE / "results/small.json",),
+}
 
 
-def main() -> None:
-    """Print it."""
-    files = (HERE.parent / "benchmarks/results/proving-ground.json", HERE / "results/candidates.json")
+def main(which: str = "core") -> None:
+    """Print one of them."""
+    files = FILES[which]
     found = defaultdict(list)
     for run in (run for file in files for run in load_runs(file)):
         if run["measured_on"] == "judge" and "failed" not in run:
             found[run["arm"], run["task"]].append(run)
     tasks = [name for name in TASKS if any(task == name for _, task in found)]
     rows = []
-    for arm in (*ARMS, *CANDIDATES):
+    names = dict.fromkeys((*ARMS, *CANDIDATES, *VARIANTS, *(arm for arm, _ in found)))
+    for arm in names:
         if not any(name == arm for name, _ in found):
             continue
         cells = [arm]
@@ -39,4 +50,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -137,8 +137,8 @@ def test_a_stopped_ground_resumes_to_the_same_result(tmp_path):
 
 
 def test_settings_are_kept_without_defaults_and_places():
-    config = override(Config(recipe="proving-ground"), ["data=mnist", "data_dir=/somewhere", "epochs=7", "gain=3"])
-    assert proving_worker._changed(config) == {"recipe": "proving-ground", "data": "mnist", "epochs": 7, "gain": 3.0}
+    config = override(Config(recipe="proving-ground"), ["data=mnist", "data_dir=/somewhere", "epochs=7", "speed=30"])
+    assert proving_worker._changed(config) == {"recipe": "proving-ground", "data": "mnist", "epochs": 7, "speed": 30.0}
     other = override(config, ["filter=paper", "eta=0.5"])
     assert proving_worker._changed(other) == {
         "recipe": "proving-ground", "data": "mnist", "epochs": 7, "filter": "paper", "eta": 0.5,
