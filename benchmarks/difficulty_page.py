@@ -1,6 +1,6 @@
 """The pictures of docs/difficulty.md, and its tables, which ``tables.py`` writes.
 
-python benchmarks/difficulty_page.py                     the picture that is drawn from the result files
+python benchmarks/difficulty_page.py                     the pictures that are drawn from the result files
 python benchmarks/difficulty_page.py runs/difficulty     and that of a run, which the page says how to make
 """
 
@@ -21,12 +21,20 @@ from settings_table import setting_rows
 from particleaugment.policies import load
 from particleaugment.report.metrics import history
 from particleaugment.report.strength import difficulty
-from particleaugment.report.svg import BLUE, GREEN, ORANGE, PURPLE, RED, inline_svg
+from particleaugment.report.svg import BLUE, GREEN, INK, ORANGE, PURPLE, RED, inline_svg
 from particleaugment.search import difficulty as rules
 from particleaugment.search.difficulty import DifficultyFilter
 from particleaugment.training.run import RunFolder
 
-__all__ = ["constants_table", "course", "evidence_table", "settings_few", "strengths", "strengths_table"]
+__all__ = [
+    "constants_table",
+    "course",
+    "evidence_table",
+    "fixed_courses",
+    "settings_few",
+    "strengths",
+    "strengths_table",
+]
 
 CANDIDATES = ROOT / "research" / "results" / "candidates.json"
 SHOWN = "moderate-steered-2"
@@ -42,6 +50,14 @@ ARMS_SHOWN = {
     "moderate-steered-2": "steered to 1, from strength 2",
     "moderate-steered-k0.8": "steered to 0.8, from strength 1",
 }
+GOOD_FIXED = {
+    "cifar10-1280": "moderate-slots-3",
+    "imagenette-2000": "moderate-slots-3",
+    "cifar10-4000": "moderate-slots-2",
+    "cifar100-10000": "moderate-slots-1",
+    "cifar10-12800": "randaugment-1-3",
+}
+"""A good fixed policy of each task: three, two or one op per image in moderate ranges, or one op at level 3."""
 FEW = ("difficulty", "early_difficulty", "start", "measure_size")
 CONSTANTS = {
     "STEERED": ("ρ", "share of training in which strength is steered and samples are held out"),
@@ -122,6 +138,25 @@ def strengths() -> str:
     return on_white(inline_svg(9, 3.0, draw_strengths))
 
 
+def fixed_courses() -> str:
+    """Draw the difficulty of good fixed policies over training, and the line that the filter follows."""
+    found, filter = _judged(), DifficultyFilter()
+
+    def draw_fixed_courses(figure: Any, axes: Any) -> None:
+        for (name, arm), colour in zip(GOOD_FIXED.items(), (PURPLE, RED, ORANGE, GREEN, BLUE)):
+            run = found[arm, name][0]
+            share = [100 * epoch / run["epochs"] for epoch, *_ in run["curve"]]
+            ratio = [training / plain for _, training, plain, _ in run["curve"]]
+            axes.plot(share, ratio, color=colour, linewidth=1.2, label=TASKS[name].title)
+        steered = range(0, round(100 * rules.STEERED) + 1)
+        wanted = [filter.wanted(done, 100) for done in steered]
+        axes.plot(steered, wanted, color=INK, linestyle=":", linewidth=1.6, label="wanted by the filter")
+        axes.set(xlabel="training done, %", ylabel="difficulty", xlim=(0, 100), ylim=(0, None))
+        figure.legend(frameon=False, loc="outside right upper")
+
+    return on_white(inline_svg(9, 3.0, draw_fixed_courses))
+
+
 def course(run: RunFolder) -> str:
     """Draw the difficulty of a run beside the wanted one, as its report does."""
     return on_white(difficulty(history(run.config, run.read_metrics(), load(run.policy))))
@@ -129,6 +164,7 @@ def course(run: RunFolder) -> str:
 
 def main() -> None:
     (DOCS / "difficulty-strength.svg").write_text(strengths())
+    (DOCS / "difficulty-fixed.svg").write_text(fixed_courses())
     if len(sys.argv) > 1:
         (DOCS / "difficulty-course.svg").write_text(course(RunFolder.open(Path(sys.argv[1]))))
 
