@@ -15,7 +15,7 @@ from particleaugment.search.gap import GapFilter
 from particleaugment.search.paper import PaperFilter
 from particleaugment.training.config import TOP, Config
 
-__all__ = ["settings_tables"]
+__all__ = ["setting_rows", "settings_tables"]
 
 
 def settings_tables() -> str:
@@ -23,13 +23,14 @@ def settings_tables() -> str:
     config, meanings = Config(recipe="mine"), _meanings(Config)
     parts = [_table([[f"`{name}`", _shown(getattr(config, name)), meanings[name]] for name in TOP])]
     for name in ("data", "training", "transforms"):
-        parts += [f"## `{name}`", _table(_rows(getattr(config, name)))]
+        parts += [f"## `{name}`", _table(setting_rows(getattr(config, name)))]
     for filter in (DifficultyFilter(), PaperFilter(), GapFilter()):
-        parts += [f"## `filter={filter.kind}`", _table(_rows(filter))]
+        parts += [f"## `filter={filter.kind}`", _table(setting_rows(filter))]
     return "\n\n".join(parts)
 
 
-def _rows(section: Any) -> list[list[str]]:
+def setting_rows(section: Any) -> list[list[str]]:
+    """Return name, default and meaning of each setting of a section or a filter."""
     meanings, shown = _meanings(type(section)), {"name": "data"}
     return [
         [f"`{shown.get(field.name, field.name)}`", _shown(getattr(section, field.name)), meanings.get(field.name, "")]

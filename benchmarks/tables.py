@@ -17,6 +17,7 @@ from typing import Any
 
 from accuracy_tables import PHASES, POLICIES, comparison, controls, literal, policy_text, quick, results
 from common import result, table
+from difficulty_page import constants_table, evidence_table, settings_few, strengths_table
 from loader_throughput import images_table, loaders_table
 from old_names import in_new_names
 from paper_table import paper_table
@@ -249,6 +250,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "recipes": recipes,
     "proving ground": lambda: proving_table(figures_of([RESULT_FILE])),
     "settings": settings_tables,
+    "difficulty settings": settings_few,
+    "difficulty constants": constants_table,
+    "difficulty strengths": strengths_table,
+    "difficulty evidence": evidence_table,
     "ranks on GPUs": steps_table,
     "scaling": scaling_table,
 }

@@ -1,12 +1,18 @@
 """The documentation site. Build it with ``make docs``; a warning fails the build."""
 
+import sys
+from pathlib import Path
+
 import particleaugment
+
+sys.path.append(str(Path(__file__).parent))
 
 project = "ParticleAugment"
 author = "the ParticleAugment authors"
 version = release = particleaugment.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "mathtext"]
+html_math_renderer = "mathtext"
 myst_heading_anchors = 3
 
 html_theme = "furo"

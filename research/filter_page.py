@@ -1,4 +1,4 @@
-"""Write the tables and pictures of docs/filter.md from the signal study's result file.
+"""Write the tables and the picture of docs/filter.md from the result files.
 
 python research/filter_page.py            rewrite them
 python research/filter_page.py --check    fail if the tables are out of date
@@ -7,6 +7,7 @@ python research/filter_page.py --check    fail if the tables are out of date
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,10 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "benchmarks")]
 
 from common import result, table  # noqa: E402
-from gap_average import is_measured  # noqa: E402
 from old_names import OLD_ARMS  # noqa: E402
 from pictures import on_white  # noqa: E402
+from proving_results import load_runs  # noqa: E402
+from proving_tasks import TASKS  # noqa: E402
 from signal_statistics import ranks, summary  # noqa: E402
 
 RESULTS = HERE / "results"
@@ -33,7 +35,37 @@ PAGE = ROOT / "docs" / "filter.md"
 RUNS = ("large", "small")
 IMAGES = {"large": "45,000", "small": "10,000"}
 MOMENTS = ("high", "middle", "low")
-SHOWN = "gradient alignment with held-out data, averaged weights"
+SIGNALS = (
+    "training loss of the op (free)",
+    "delta",
+    "d_i - d_0",
+    "d_0 <= 0",
+    "delta, averaged weights",
+    "loss gap, averaged weights",
+    "affinity: held-out loss gap, averaged weights",
+    "gradient alignment with held-out data, averaged weights",
+    "own clone per op",
+)
+"""Those in the tables; the result file and the picture have all of them."""
+SEVERITIES = (
+    "none", "trivialaugment", "improved", "frozen-m6", "fading-n1-m10", "rising-n1-m10", "stopping-n1-m10",
+    "randaugment-n1-m10", "randaugment-n1-m1", "randaugment-n1-m3", "randaugment-n1-m6", "randaugment-n2-m2",
+    "randaugment-n2-m4", "randaugment-n3-m4",
+)  # fmt: skip
+CANDIDATES = {
+    "trivialaugment": "TrivialAugment, fixed",
+    "knob": "one strength, wanted difficulty 1",
+    "knob-k0.5": "the same, wanted difficulty 0.5",
+    "knob-k1.4": "the same, wanted difficulty 1.4",
+    "mild": "one strength, three ops per image",
+    "per-op": "the same, each op calibrated by its own loss",
+    "own-difficulty": "particles with their own difficulty",
+    "own-difficulty-shuffled": "control: their losses shuffled",
+    "moderate-steered-2": "moderate ranges, starts at strength 2",
+    "moderate-steered": "the same, starts at 1",
+    "moderate-steered-0": "the same, starts at 0",
+}
+TASKS_SHOWN = ("cifar10-1280", "cifar10-4000", "cifar100-10000", "imagenette-2000", "mnist-tints-2000")
 
 
 def tables(results: dict[str, Any], found: dict[str, Any]) -> dict[str, str]:
@@ -42,12 +74,31 @@ def tables(results: dict[str, Any], found: dict[str, Any]) -> dict[str, str]:
     severities = {name: result(f"compare/{name}/compare") for name in ("severity", "severity-250")}
     return {
         "gradient": _arms(lost["runs"], ["gradient", "improved-frozen"], {"improved-frozen": "its frozen copy"}),
-        **{name: _arms(one["runs"], [arm["name"] for arm in one["arms"]]) for name, one in severities.items()},
+        "severity": _arms(severities["severity"]["runs"], list(SEVERITIES)),
+        "severity-250": _arms(severities["severity-250"]["runs"], _names(severities["severity-250"])),
         "repeatability": _signals(found["repeatability"], " sparse") + _yardstick(found["shuffled"]),
         "validity": _signals(found["validity"], "") + _significant(found["validity"]),
         "truth": _truth(found["truth"], results["truth"]),
-        "averaging": _averaging(),
+        "candidates": _candidates(),
     }
+
+
+def _names(comparison: dict[str, Any]) -> list[str]:
+    return [arm["name"] for arm in comparison["arms"]]
+
+
+def _candidates() -> str:
+    """Return accuracy by candidate and task, with the number of seeds."""
+    found = defaultdict(list)
+    for file in (RESULTS / "candidates.json", ROOT / "benchmarks" / "results" / "proving-ground.json"):
+        for run in load_runs(file):
+            if run["measured_on"] == "judge" and "failed" not in run:
+                found[run["arm"], run["task"]].append(run["accuracy"])
+    rows = []
+    for arm, label in CANDIDATES.items():
+        cells = [found.get((arm, task), []) for task in TASKS_SHOWN]
+        rows.append([label, *(f"{np.mean(cell):.1f} ({len(cell)})" if cell else "–" for cell in cells)])
+    return table(["accuracy, %", *(TASKS[name].title for name in TASKS_SHOWN)], rows)
 
 
 def _signals(rows: dict[str, Any], kind: str) -> str:
@@ -57,7 +108,7 @@ def _signals(rows: dict[str, Any], kind: str) -> str:
     ]
     lines = (
         [name, *(_cell(row.get(f"{column}{kind}") or row.get(column)) for column in columns)]
-        for name, row in rows.items()
+        for name, row in ((name, rows[name]) for name in SIGNALS if name in rows)
     )
     return table(["", *header], lines)
 
@@ -94,7 +145,7 @@ def _arms(runs: list[dict[str, Any]], names: list[str], called: dict[str, str] |
             density = f"{np.mean(learned):.2f}" if learned else ""
             label = (called or OLD_ARMS).get(name, name)
             lines.append([label, str(len(last)), f"{np.mean(last):.2f} %", each, f"{loss:.2f}", density])
-    return table(["arm", "seeds", "held-out accuracy", "each", "training loss", "ops an image"], lines)
+    return table(["arm", "seeds", "held-out accuracy", "each", "training loss", "ops per image"], lines)
 
 
 def _truth(rows: dict[str, Any], runs: dict[str, Any]) -> str:
@@ -116,25 +167,7 @@ def _agreement(by_seed: dict[str, dict[int, float]]) -> float:
     return float(np.mean([np.corrcoef(one, other)[0, 1] for one, other in combinations(orders, 2)]))
 
 
-def _averaging() -> str:
-    found = result("gap_average", RESULTS)["results"]
-    lines = []
-    for row in found["replays"]:
-        of = f"of {len(row['ops_per_image'])}"
-        share = f"{100 * row['share']:.0f} % of training" if row["share"] else "nothing"
-        cells = [share, f"{row['resampled']} {of}", f"{row['effective_sample_size']:.1f}"]
-        lines.append([*cells, f"{row['mean_change_of_ops_per_image']:.3f}"])
-    text = table(["averaged over", "steps that resample", "effective sample size", "change of ops an image"], lines)
-    epochs = len(found["steps"]) + 1
-    gaps = np.array([step["gap"] for step in found["steps"] if is_measured(step, epochs)])
-    quarters = ", ".join(f"{part.mean():.3f}" for part in np.array_split(gaps, 4))
-    return (
-        f"{text}\n\nScatter of one gap {found['scatter_of_a_gap']:.3f}; mean gap of the four quarters of the "
-        f"{len(gaps)} steps that measured one {quarters}; {int((gaps == 0).sum())} were under 0 and recorded as 0."
-    )
-
-
-def pictures(results: dict[str, Any], found: dict[str, Any]) -> dict[str, str]:
+def pictures(found: dict[str, Any]) -> dict[str, str]:
     """Return the page's pictures by file name."""
     names = [name for name in found["repeatability"] if not name.endswith("<= 0")]
 
@@ -154,41 +187,7 @@ def pictures(results: dict[str, Any], found: dict[str, Any]) -> dict[str, str]:
         axes.set_xlabel("rank correlation of the particles' order between epochs")
         axes.legend(frameon=False, loc="lower left")
 
-    def validity(figure: Any, axes: Any) -> None:
-        sparse = len(results["particles"]) - len(results["ops"])
-        accuracy = np.array([found["truth"][name]["mean"] for name in results["ops"]])
-        for one, moment in zip(axes, MOMENTS):
-            models = results["repeatability"]["small"]["moments"][moment]
-            signal = np.mean([ranks(np.array(model[SHOWN])[sparse:]) for model in models], axis=0)
-            one.plot(signal, accuracy, "o", color=BLUE, markersize=4)
-            for name, x, y in zip(results["ops"], signal, accuracy):
-                one.annotate(name, (x, y), fontsize=6, xytext=(3, 3), textcoords="offset points")
-            one.set_title(f"{moment} learning rate", fontsize=9)
-            one.set_xlabel("mean rank by gradient alignment")
-        axes[0].set_ylabel("held-out accuracy of the op alone, %")
-
-    def averaging(figure: Any, axes: Any) -> None:
-        found = result("gap_average", RESULTS)["results"]
-        rows = {row["share"]: row["ops_per_image"] for row in found["replays"]}
-        axes[0].plot(
-            [step["epoch"] for step in found["steps"]],
-            [step["gap"] for step in found["steps"]],
-            color=BLUE,
-            linewidth=0.8,
-        )
-        axes[0].set_ylabel("generalisation gap, step by step")
-        axes[1].plot(np.arange(1, len(rows[0.0]) + 1), rows[0.0], color=ORANGE, linewidth=0.8, label="nothing averaged")
-        axes[1].plot(np.arange(1, len(rows[0.05]) + 1), rows[0.05], color=BLUE, linewidth=1.2, label="gap averaged")
-        axes[1].set_ylabel("ops an image")
-        axes[1].legend(frameon=False, loc="upper left")
-        for one in axes:
-            one.set_xlabel("epoch")
-
-    return {
-        "filter-gap.svg": inline_svg(9, 2.8, averaging, columns=2),
-        "filter-repeatability.svg": inline_svg(9, 4.6, repeatability),
-        "filter-validity.svg": inline_svg(9, 3.2, validity, columns=3),
-    }
+    return {"filter-repeatability.svg": inline_svg(9, 4.6, repeatability)}
 
 
 def rewritten(text: str, results: dict[str, Any], found: dict[str, Any]) -> str:
@@ -211,7 +210,7 @@ def main() -> int:
     if "--check" in sys.argv:
         return int(old != new)
     PAGE.write_text(new)
-    for name, content in pictures(results, found).items():
+    for name, content in pictures(found).items():
         (ROOT / "docs" / name).write_text(on_white(content))
     return 0
 

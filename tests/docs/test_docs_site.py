@@ -55,6 +55,18 @@ def test_pictures_are_there(site):
     assert all((site / "_images" / name).stat().st_size > 5000 for name in ("literal-run.svg", "gallery.png"))
 
 
+def test_formulas_are_drawn(site):
+    text = (site / "difficulty.html").read_text(encoding="utf-8")
+    drawn = re.findall(r'<svg role="img" aria-label="([^"]+)"', text)
+    assert r"d_t = \dfrac{\ell_t}{h_t}" in drawn
+    assert len(drawn) >= 10
+    assert "\\dfrac" not in re.sub(r'aria-label="[^"]+"', "", text), "no formula is left as it is written"
+    ids = re.findall(r'\bid="(m[0-9a-f]+-[^"]+)"', text)
+    used = set(re.findall(r'xlink:href="#(m[^"]+)"', text))
+    assert used
+    assert used <= set(ids)
+
+
 def test_nothing_is_loaded_from_elsewhere(site):
     for page in site.rglob("*.html"):
         text = page.read_text(encoding="utf-8")

@@ -15,7 +15,7 @@ from particleaugment.recipes import recipe
 from particleaugment.report.loggers import SearchLogger, search_figures
 from particleaugment.report.metrics import alarms, history
 from particleaugment.report.page import render
-from particleaugment.report.strength import op_counts
+from particleaugment.report.strength import difficulty, op_counts, strength
 from particleaugment.report.summary import print_summary
 from particleaugment.report.tensorboard import EventWriter
 from particleaugment.training.display import filter_note
@@ -173,3 +173,11 @@ def test_events_have_them_too(tmp_path):
     assert [(event.step, event.value) for event in events.Scalars("filter/wanted")] == [(10, pytest.approx(0.8))]
     assert [event.step for event in events.Scalars("filter/difficulty")] == [10], "not where none was measured"
     assert [event.step for event in events.Images("policy/op_counts")] == [EPOCHS]
+
+
+def test_where_nothing_is_steered_nothing_is_measured_or_shaded():
+    lines = records(difficulty=None, wanted=None, training_loss=None, held_out_loss=None)
+    run = history(config(), lines, schedule())
+    assert strength(run) != strength(history(config(), records(), schedule())), "one of them has a grey part"
+    assert difficulty(run) == ""
+    assert alarms(run) == []

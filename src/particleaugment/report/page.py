@@ -76,8 +76,7 @@ def render(run: RunHistory) -> str:
 
 def _subtitle(run: RunHistory) -> str:
     config = run.config
-    learned = "strength steered by the difficulty filter" if run.mixtures else "policy learned by the particle filter"
-    policy = learned if config.searches else f"policy {config.policy}"
+    policy = f"policy learned (filter={config.filter.kind})" if config.searches else f"policy {config.policy}"
     epochs = f"{run.epochs[-1]['epoch']} of {config.training.epochs} epochs"
     return f"{config.model} on {config.data.name}{config.data.part}, {epochs}, {policy}"
 

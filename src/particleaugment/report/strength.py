@@ -139,7 +139,8 @@ def _span(run: RunHistory) -> tuple[float, float]:
 
 
 def _shade(axes: Any, run: RunHistory) -> None:
-    """Shade the epochs in which nothing is steered."""
-    still = [step["epoch"] for step in run.steps if step.get("difficulty") is None and step["skip_reason"] is None]
-    if still:
-        axes.axvspan(still[0], run.epochs[-1]["epoch"], color=_GREY, alpha=0.15, linewidth=0)
+    """Shade the epochs in which nothing is steered any more."""
+    steered = [step["epoch"] for step in run.steps if step.get("wanted") is not None]
+    still = [step["epoch"] for step in run.steps if step.get("wanted") is None and step["skip_reason"] is None]
+    if steered and still and still[-1] > steered[-1]:
+        axes.axvspan(steered[-1], run.epochs[-1]["epoch"], color=_GREY, alpha=0.15, linewidth=0)

@@ -1,0 +1,173 @@
+"""The pictures of docs/difficulty.md, and its tables, which ``tables.py`` writes.
+
+python benchmarks/difficulty_page.py                     the pictures that are drawn from the result files
+python benchmarks/difficulty_page.py runs/difficulty     and that of a run, which the page says how to make
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from common import RESULTS, table
+from pictures import DOCS, ROOT, on_white
+from proving_results import Run, load_runs
+from proving_tasks import TASKS
+from settings_table import setting_rows
+
+from particleaugment.policies import load
+from particleaugment.report.metrics import history
+from particleaugment.report.strength import difficulty
+from particleaugment.report.svg import BLUE, GREEN, INK, ORANGE, PURPLE, RED, inline_svg
+from particleaugment.search import difficulty as rules
+from particleaugment.search.difficulty import DifficultyFilter
+from particleaugment.training.run import RunFolder
+
+__all__ = [
+    "constants_table",
+    "course",
+    "evidence_table",
+    "fixed_courses",
+    "settings_few",
+    "strengths",
+    "strengths_table",
+]
+
+CANDIDATES = ROOT / "research" / "results" / "candidates.json"
+SHOWN = "moderate-steered-2"
+"""The candidate of picture and table: the nearest that was trained on the tasks for a GPU."""
+TASKS_SHOWN = ("cifar10-1280", "imagenette-2000", "cifar10-4000", "cifar100-10000", "cifar10-12800")
+ARMS_SHOWN = {
+    "none": "no policy",
+    "trivialaugment": "TrivialAugment",
+    "randaugment-2-6": "RandAugment, two ops at level 6",
+    "randaugment-3-4": "RandAugment, three ops at level 4",
+    "gap": "gap filter",
+    "moderate-steered": "steered to 1, from strength 1",
+    "moderate-steered-2": "steered to 1, from strength 2",
+    "moderate-steered-k0.8": "steered to 0.8, from strength 1",
+}
+GOOD_FIXED = {
+    "cifar10-1280": "moderate-slots-3",
+    "imagenette-2000": "moderate-slots-3",
+    "cifar10-4000": "moderate-slots-2",
+    "cifar100-10000": "moderate-slots-1",
+    "cifar10-12800": "randaugment-1-3",
+}
+"""A good fixed policy of each task: three, two or one op per image in moderate ranges, or one op at level 3."""
+FEW = ("difficulty", "early_difficulty", "start", "measure_size")
+CONSTANTS = {
+    "STEERED": ("ρ", "share of training in which strength is steered and samples are held out"),
+    "MEMORY": ("μ", "share of training over which errors are averaged"),
+    "INFORMED": ("τ", "share of training from which on an error counts fully"),
+    "FASTEST": ("m", "how far strength moves in one step, at most"),
+    "LEARNED": ("λ", "share by which the training loss should have fallen from chance, at most"),
+}
+
+
+def _judged() -> dict[tuple[str, str], list[Run]]:
+    found = defaultdict(list)
+    for run in (run for file in (RESULTS / "proving-ground.json", CANDIDATES) for run in load_runs(file)):
+        if run["measured_on"] == "judge" and "failed" not in run:
+            found[run["arm"], run["task"]].append(run)
+    return found
+
+
+def evidence_table() -> str:
+    """Return accuracy by arm and task, with the number of seeds where there are several."""
+    found = _judged()
+    tasks = [name for name in TASKS if (SHOWN, name) in found or ("moderate-steered", name) in found]
+    rows = []
+    for arm, label in ARMS_SHOWN.items():
+        cells = [found.get((arm, task), []) for task in tasks]
+        rows.append([label, *map(_accuracy, cells)])
+    titles = [TASKS[name].title + (" (trap)" if TASKS[name].trap else "") for name in tasks]
+    return table(["accuracy, %", *titles], rows)
+
+
+def _accuracy(runs: Sequence[Run]) -> str:
+    if not runs:
+        return "–"
+    mean = sum(run["accuracy"] for run in runs) / len(runs)
+    return f"{mean:.1f} ({len(runs)})"
+
+
+def strengths_table() -> str:
+    """Return the strength and the difficulty that the candidate of the picture ended with."""
+    rows = []
+    for name in TASKS:
+        for run in _judged().get((SHOWN, name), []):
+            strength, ratio = run["trace"][-1][1]["strength"], run["difficulty"]
+            rows.append([TASKS[name].title, f"{run['epochs']}", f"{strength:.1f}", f"{ratio:.2f}"])
+    return table(["task", "epochs", "strength at the end", "difficulty, over 60 to 80 % of training"], rows)
+
+
+def settings_few() -> str:
+    """Return the settings that a user may want to change."""
+    rows = [row for row in setting_rows(DifficultyFilter()) if row[0].strip("`") in FEW]
+    return table(["setting", "default", "meaning"], rows)
+
+
+def constants_table() -> str:
+    """Return what the formulas take from the code."""
+    filter = DifficultyFilter()
+    rows = [["w₀, w₁", f"{filter.early_difficulty:g}, {filter.difficulty:g}", "wanted difficulty, first and last"]]
+    rows += [["v", f"{filter.speed:g}", "`speed`: how far strength could move over a run"]]
+    rows += [["S", f"{filter.strongest:g}", "highest strength, half of `slots`"]]
+    rows += [[sign, f"{getattr(rules, name):g}", meaning] for name, (sign, meaning) in CONSTANTS.items()]
+    return table(["", "value", "meaning"], rows)
+
+
+def strengths() -> str:
+    """Draw the strength of the candidate over training, task by task."""
+    found = _judged()
+
+    def draw_strengths(figure: Any, axes: Any) -> None:
+        for name, colour in zip(TASKS_SHOWN, (PURPLE, RED, ORANGE, GREEN, BLUE)):
+            for run in found[SHOWN, name]:
+                share = [0.0, *(100 * epoch / run["epochs"] for epoch, _ in run["trace"])]
+                values = [2.0, *(state["strength"] for _, state in run["trace"])]
+                axes.plot(share, values, color=colour, label=TASKS[name].title)
+        axes.axvspan(80, 100, color="#888888", alpha=0.15, linewidth=0)
+        axes.set(xlabel="training done, %", ylabel="strength, ops per image", ylim=(0, None), xlim=(0, 100))
+        figure.legend(frameon=False, loc="outside right upper")
+
+    return on_white(inline_svg(9, 3.0, draw_strengths))
+
+
+def fixed_courses() -> str:
+    """Draw the difficulty of good fixed policies over training, and the line that the filter follows."""
+    found, filter = _judged(), DifficultyFilter()
+
+    def draw_fixed_courses(figure: Any, axes: Any) -> None:
+        for (name, arm), colour in zip(GOOD_FIXED.items(), (PURPLE, RED, ORANGE, GREEN, BLUE)):
+            run = found[arm, name][0]
+            share = [100 * epoch / run["epochs"] for epoch, *_ in run["curve"]]
+            ratio = [training / plain for _, training, plain, _ in run["curve"]]
+            axes.plot(share, ratio, color=colour, linewidth=1.2, label=TASKS[name].title)
+        steered = range(0, round(100 * rules.STEERED) + 1)
+        wanted = [filter.wanted(done, 100) for done in steered]
+        axes.plot(steered, wanted, color=INK, linestyle=":", linewidth=1.6, label="wanted by the filter")
+        axes.set(xlabel="training done, %", ylabel="difficulty", xlim=(0, 100), ylim=(0, None))
+        figure.legend(frameon=False, loc="outside right upper")
+
+    return on_white(inline_svg(9, 3.0, draw_fixed_courses))
+
+
+def course(run: RunFolder) -> str:
+    """Draw the difficulty of a run beside the wanted one, as its report does."""
+    return on_white(difficulty(history(run.config, run.read_metrics(), load(run.policy))))
+
+
+def main() -> None:
+    (DOCS / "difficulty-strength.svg").write_text(strengths())
+    (DOCS / "difficulty-fixed.svg").write_text(fixed_courses())
+    if len(sys.argv) > 1:
+        (DOCS / "difficulty-course.svg").write_text(course(RunFolder.open(Path(sys.argv[1]))))
+
+
+if __name__ == "__main__":
+    main()
