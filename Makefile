@@ -14,8 +14,9 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	touch $@
 
 demo: setup
-	if test -d runs/demo; then $(BIN)/particleaugment resume runs/demo; \
-	else $(BIN)/particleaugment train digits --out runs/demo; fi
+	@$(BIN)/particleaugment compare digits --arms none,learned:filter=difficulty --seeds 0 --jobs 2 \
+	  --set train_size=200 --set batch_size=32 --set epochs=100 --set crop=0 --out runs/demo
+	@echo "try next, on your own images: $(BIN)/particleaugment train folder --set data_dir=PATH"
 
 test: setup
 	$(BIN)/ruff check

@@ -36,10 +36,10 @@ ARMS = {
 }
 CONTROLS = (
     ("gap", "gap-frozen", "measurement and update of the gap filter"),
-    ("gap", "matched", "its choice among ops; both apply as many of them"),
+    ("gap", "matched", "its choice of ops; both apply the same number"),
     ("paper", "paper-frozen", "measurement and update of the paper's filter"),
     ("paper", "paper-shuffled", "which particle a score belongs to"),
-    ("paper-shuffled", "paper-frozen", "updates by scores that mean nothing"),
+    ("paper-shuffled", "paper-frozen", "updates with random scores"),
 )
 CONTROLLED = {"CIFAR-10": "cifar10-60", "digits": "digits"}
 PAPERS = {"paper": "96.43 ± 0.11 %", "randaugment-n1-m1": "95.8 %", "autoaugment": "95.9 %"}
@@ -86,12 +86,15 @@ def comparison(name: str) -> str:
     head = ["arm", "runs", "last epoch", *columns, "best epoch*", "training loss", "ops per image**"]
     head += ["search, of training"] if timed else []
     commands = dict.fromkeys(f"`{entry['command'].partition(' --jobs')[0]}`" for entry in found.commands)
+    bullets = "\n".join(f"- {each}" for each in commands)
     times = time_remark(found) if timed else "Runs shared the GPU, so their times are left out."
     return (
-        f"{table(head, rows)}\n\n\\* chosen by that accuracy itself: not a result. \\*\\* of a learned policy: "
-        f"mean over training; first, and last epoch. Accuracy on {found.measured_on} images, "
-        f"{found.base.config.training.epochs} epochs; {machine['gpu'] or machine['cpu']}. {times} "
-        f"Made by {', '.join(commands)}. Curves and figures of all runs: `benchmarks/results/compare/{name}`."
+        "<details><summary>Table, commands and files</summary>\n\n"
+        f"{table(head, rows)}\n\n\\* selected by the accuracy it reports, so not a result. \\*\\* learned policies "
+        f"only: mean over training; first and last epoch. Accuracy on {found.measured_on} images, "
+        f"{found.base.config.training.epochs} epochs; {machine['gpu'] or machine['cpu']}. {times}\n\n"
+        f"{bullets}\n\nAll runs and their curves: "
+        f"`benchmarks/results/compare/{name}`.\n\n</details>"
     )
 
 
@@ -147,10 +150,10 @@ def literal() -> str:
         ],
         [
             "of these with d0 ≤ 0: the clone's loss on plain images rose",
-            f"{sum(risen)} ({', '.join(map(str, risen))}); in the others d0 was under one of its own standard errors",
+            f"{sum(risen)} ({', '.join(map(str, risen))}); in the others d0 was smaller than its own standard error",
         ],
         [f"ops per image in epoch {', '.join(map(str, shown))}", density],
-        ["time of all phases, evaluation included", f"{seconds:.0f} s"],
+        ["total time, with evaluation", f"{seconds:.0f} s"],
     ]
     return table(["", ""], rows)
 

@@ -18,6 +18,7 @@ from particleaugment.compare.comparison import ComparisonFolder
 from particleaugment.report.event_file import EventFile
 from particleaugment.report.gallery import write_gallery
 from particleaugment.training.checkpoint import save_checkpoint
+from particleaugment.training.config import ConfigError
 from particleaugment.training.run import RunError, RunFolder
 from particleaugment.util.atomic import SaveError, new_folder, own_folder, write_atomically
 
@@ -178,7 +179,15 @@ def _attack_a_run(kinds: Mapping[str, Putter], box: Sandbox, draw: random.Random
 
 def _attack_a_comparison(kinds: Mapping[str, Putter], box: Sandbox, draw: random.Random) -> str:
     box.copy("compare")
+    folder = ComparisonFolder(box.run)
+    plan = folder.read()
+    assert plan is not None
+    record = draw.choice(plan.runs)
+    config = plan.arm(record.arm).config(plan.base, record.seed)
     _put(kinds, box.run / draw.choice(COMPARISON), box, draw)
+    if draw.random() < 0.4:  # what a run that is still to do begins with
+        opened = box.call(folder.open_run, record, config, errors=(OSError, RunError, ConfigError))
+        return "refused" if isinstance(opened, Exception) else "accepted"
     found = box.command("compare", box.run, "--report", "-q")
     if not found.code and (ComparisonFolder(box.run).page.is_symlink() or (box.run / "compare.json").is_symlink()):
         raise Finding("compare --report has written through a link")

@@ -49,10 +49,12 @@ MEMORY_KIB = 500 << 10
 LONGEST_MESSAGE = 2000
 KINDS: Mapping[str, tuple[str, ...]] = {
     "memory": ("filter=paper", "clone_size=8", "measure_size=6", "num_particles=3"),
-    "streamed": ("measure_size=8", "num_particles=3", "stream=true", "workers=0"),
+    "streamed": ("filter=difficulty", "measure_size=8", "every=1", "stream=true", "workers=0"),
+    "difficulty": ("filter=difficulty", "measure_size=8", "every=1"),
+    "gap": ("filter=gap", "measure_size=8", "num_particles=3"),
     "fixed": ("policy=file:{}/trivial.json",),
 }
-"""The runs: images in memory, files decoded while training, and a policy that was given."""
+"""The runs: images in memory by each filter, files decoded while training, and a policy that was given."""
 WRITTEN = (".lock", "config.json", "metrics.jsonl", "policy.json", "model.safetensors", "report.html", "tensorboard")
 STATES = ("stopped", "finished")
 _STATE = re.compile(r"^(finished|resumable|broken) ", re.MULTILINE)

@@ -1,8 +1,8 @@
 """Draw the pictures of README and docs.
 
-particleaugment train digits --out runs/demo
-python benchmarks/pictures.py runs/demo     all of them
-python benchmarks/pictures.py               all but the heat map, which needs the demo's run
+particleaugment train digits --set filter=gap --out runs/digits
+python benchmarks/pictures.py runs/digits   all of them
+python benchmarks/pictures.py               all but the heat map, which needs the run
 """
 
 from __future__ import annotations
@@ -12,10 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from accuracy_tables import literal_records
+from accuracy_tables import literal_records, read
+from diagrams import layer_diagram, loop_diagram, readable
+from size_picture import accuracy_by_size
+from strip import write_strip
 from target_pictures import write_target_gallery
 
 from particleaugment import filter as pf
+from particleaugment.compare.comparison_plots import intervals
 from particleaugment.core.op_table import OPS
 from particleaugment.policies import load
 from particleaugment.report.gallery import write_gallery
@@ -50,13 +54,20 @@ def literal_run() -> str:
             axes[0].scatter(at[chosen], d0[chosen], s=6, color=colour, label=f"the loss {label}: {chosen.sum()} steps")
         axes[0].axhline(0.0, color=INK, linewidth=0.6)
         axes[0].set(xlabel="epoch", ylabel="d0", yscale="symlog")
+        ticks = [-100, -10, 0, 10, 100]
+        axes[0].set_yticks(ticks, [str(tick) for tick in ticks])
         axes[0].legend(frameon=False)
         axes[1].plot(
             [record["epoch"] for record in epochs], [record["ops_per_image"] for record in epochs], color=PURPLE
         )
         axes[1].set(xlabel="epoch", ylabel="ops per image", ylim=(0, None))
 
-    return on_white(inline_svg(9, 2.8, draw_literal_run, columns=2))
+    return readable(inline_svg(9, 2.8, draw_literal_run, columns=2))
+
+
+def comparison_intervals(name: str) -> str:
+    """Draw the arms of a committed comparison minus no policy, with intervals."""
+    return readable(intervals(read(name).compared_with("none")))
 
 
 def applied_ops(kind: str) -> list[float]:
@@ -86,7 +97,7 @@ def filter_parts() -> str:
         axes[1].set(xlabel="filter steps without selection", ylabel="applied ops", ylim=(0, None))
         axes[1].legend(frameon=False)
 
-    return on_white(inline_svg(9, 2.8, draw_filter_parts, columns=2))
+    return readable(inline_svg(9, 2.8, draw_filter_parts, columns=2))
 
 
 def main() -> None:
@@ -94,8 +105,14 @@ def main() -> None:
         (DOCS / "heat-map.svg").write_text(demo_heat_map(RunFolder.open(Path(sys.argv[1]))))
     (DOCS / "literal-run.svg").write_text(literal_run())
     (DOCS / "filter-parts.svg").write_text(filter_parts())
+    for name in ("cifar10-60", "cifar10-250", "cifar100-60", "digits"):
+        (DOCS / f"results-{name}.svg").write_text(comparison_intervals(name))
+    (DOCS / "loop.svg").write_text(loop_diagram())
+    (DOCS / "layers.svg").write_text(layer_diagram())
+    (DOCS / "accuracy-by-size.svg").write_text(accuracy_by_size())
     write_gallery(DOCS / "gallery.png")
     write_target_gallery()
+    write_strip()
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,11 @@ from particleaugment.training.distributed import joined, on_own_device
 from particleaugment.training.override import override
 from particleaugment.training.shared import SharedParts
 
-__all__ = ["compared", "measured", "row_of"]
+__all__ = ["compared", "measured", "row_of", "verdicts"]
 
-SECONDS = 170  # a launch that takes longer hangs
+SECONDS = 120  # a launch that takes longer per network hangs
+ENDING_SECONDS = 20
+SLOWER_PERCENT = 5.0  # the most that a group of one may cost
 NETWORKS = {  # side of the images, classes, images per rank and step, steps timed at a time
     "wrn-28-2": (32, 10, 128, 100),
     "wrn-28-10": (32, 10, 128, 60),
@@ -159,15 +161,70 @@ def compared(rows: Iterable[dict[str, Any]]) -> dict[str, float]:
     return {name: round(100 * (group[name] / alone[name] - 1), 2) for name in alone if name in group}
 
 
-def measured(ranks: int, networks: Iterable[str], seed: int, device: str = "cuda") -> list[dict[str, Any]]:
-    """Measure in processes of their own; 0 ranks is one process without a group."""
+def verdicts(rows: Sequence[dict[str, Any]]) -> list[tuple[bool, str]]:
+    """Return what was to be shown, each with whether it was.
+
+    >>> row = row_of(Ranks(group=True), "wrn-28-2", True, 128, [0.002])
+    >>> row |= {"trainee": "EagerTrainee", "said": [], "weights_equal": True, "policy_equal": True}
+    >>> [passed for passed, _ in verdicts([row])]
+    [False, True, False]
+    """
+    wanted = [row for row in rows if row["captured"]]
+    eager = [name_of(row) for row in wanted if row["trainee"] != "GraphTrainee" or row["said"]]
+    unequal = [name_of(row) for row in rows if not (row["weights_equal"] and row["policy_equal"] is not False)]
+    slower = compared(rows)
+    slow = [f"{name} by {percent} %" for name, percent in slower.items() if percent > SLOWER_PERCENT]
+    return [
+        (bool(wanted) and not eager, f"steps are captured{list_of(eager, ', but not: ')}"),
+        (bool(rows) and not unequal, f"ranks end with the same weights and policy{list_of(unequal, ', but not: ')}"),
+        (
+            bool(slower) and not slow,
+            f"a group of one is at most {SLOWER_PERCENT:g} % slower{list_of(slow, ', but not: ')} ({slower})",
+        ),
+    ]
+
+
+def name_of(row: dict[str, Any]) -> str:
+    """Return a row's name in messages."""
+    return f"{row['network']} on {row['ranks']}{'' if row['group'] else ' without a group'}"
+
+
+def list_of(names: Sequence[str], start: str) -> str:
+    """Return names in a row after some words, or nothing if there are none."""
+    return start + ", ".join(names) if names else ""
+
+
+def measured(ranks: int, networks: Sequence[str], seed: int, device: str = "cuda") -> tuple[list[dict[str, Any]], str]:
+    """Measure in processes of their own; 0 ranks is one process without a group.
+
+    Returns:
+        The rows that there are, and what went wrong, if anything did.
+    """
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "rows.json"
         launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks else []
         command = [sys.executable, *launcher, __file__, "--out", str(out), "--seed", str(seed), "--device", device]
-        subprocess.run([*command, "--networks", *networks], check=True, timeout=SECONDS)
-        rows: list[dict[str, Any]] = json.loads(out.read_text())
-        return rows
+        process = subprocess.Popen([*command, "--networks", *networks])
+        try:
+            code = process.wait(SECONDS * len(networks))
+            problem = f"{ranks} ranks ended with the exit code {code}" if code else ""
+        except subprocess.TimeoutExpired:
+            problem = f"{ranks} ranks did not end within {SECONDS * len(networks)} s"
+        finally:
+            _end(process)
+        rows: list[dict[str, Any]] = json.loads(out.read_text()) if out.exists() else []
+        return rows, problem
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a launcher and, through it, its workers: those of one that was killed would keep their GPUs."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(ENDING_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def main() -> None:
@@ -185,8 +242,7 @@ def main() -> None:
                 rows.append(measure(ranks, network, captured, arguments.device, arguments.seed))
                 if ranks.first:
                     print(json.dumps(rows[-1]), flush=True)
-        if ranks.first:
-            arguments.out.write_text(json.dumps(rows))
+                    arguments.out.write_text(json.dumps(rows))  # what there is, should a later one fail
 
 
 if __name__ == "__main__":

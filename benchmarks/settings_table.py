@@ -1,4 +1,4 @@
-"""The tables of all settings of a run: names, usual values, meanings; the meanings are those of the docstrings."""
+"""The tables of all settings of a run: names, defaults and meanings, which are taken from the docstrings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["setting_rows", "settings_tables"]
 
 
 def settings_tables() -> str:
-    """Return a table for each section of a configuration, and for the filters."""
+    """Return a table for each section of a configuration, and for each filter."""
     config, meanings = Config(recipe="mine"), _meanings(Config)
     parts = [_table([[f"`{name}`", _shown(getattr(config, name)), meanings[name]] for name in TOP])]
     for name in ("data", "training", "transforms"):
@@ -33,13 +33,13 @@ def setting_rows(section: Any) -> list[list[str]]:
     """Return name, default and meaning of each setting of a section or a filter."""
     meanings, shown = _meanings(type(section)), {"name": "data"}
     return [
-        [f"`{shown.get(field.name, field.name)}`", _shown(getattr(section, field.name)), meanings[field.name]]
+        [f"`{shown.get(field.name, field.name)}`", _shown(getattr(section, field.name)), meanings.get(field.name, "")]
         for field in fields(section)
     ]
 
 
 def _table(rows: list[list[str]]) -> str:
-    return table(["setting", "usual value", "meaning"], rows)
+    return table(["setting", "default", "meaning"], rows)
 
 
 def _meanings(kind: type) -> dict[str, str]:

@@ -21,10 +21,12 @@ from difficulty_page import constants_table, evidence_table, settings_few, stren
 from loader_throughput import images_table, loaders_table
 from old_names import in_new_names
 from paper_table import paper_table
+from peers import peers_table, readme_peers
 from proving_page import RESULT_FILE, figures_of
 from proving_words import proving_table
 from ranks_model import scaling_table, steps_table
 from settings_table import settings_tables
+from size_picture import small_results
 from targets import targets_table
 
 from particleaugment.recipes import RECIPES, Recipe
@@ -48,14 +50,19 @@ def speed() -> str:
     cpu, gpu, rows = result("cpu_throughput"), result("gpu_throughput")["machine"]["gpu"], gpu_rows()
     lines = [
         [
-            f"augmenting on the CPU, {row['size']}x{row['size']}, one thread",
+            f"augmentation on the CPU, {row['size']}x{row['size']}, one thread",
             f"{row['ours_1_thread']['median']:,.0f} images/s: **{row['ratio_1_thread']:.1f} times** {_peer(row)}",
         ]
         for row in cpu["results"]
     ]
     for name, batch in ((WHOLE_KERNEL, 128), (WHOLE_KERNEL, 8192), ("fused, 224x224, 3 ops", 1024)):
         label = name.removeprefix("fused, ").split(",")[0]
-        lines.append([f"on an {gpu}, {label}, batch {batch:,}", f"{rows[name, batch]['images_per_second']:,} images/s"])
+        lines.append(
+            [
+                f"augmentation on an {gpu}, {label}, batch {batch:,}",
+                f"{rows[name, batch]['images_per_second']:,} images/s",
+            ]
+        )
     epochs = {(row["model"], row["policy"]): row["seconds_per_epoch"] for row in result("gpu_training")["results"]}
     for model in ("wrn-28-2", "wrn-28-10"):
         timed = {
@@ -65,7 +72,7 @@ def speed() -> str:
             "with the paper's": "particles",
         }
         said = [f"{epochs[model, name]:.2f} s {words}" for words, name in timed.items() if (model, name) in epochs]
-        lines.append([f"CIFAR-10 epoch on it, {model.upper()}", ", ".join(said)])
+        lines.append([f"one CIFAR-10 epoch on it, {model.upper()}", ", ".join(said)])
     return table(["", ""], lines)
 
 
@@ -102,7 +109,7 @@ def gpu_speed() -> str:
         if "low" in row:
             spread_text += f" ({row['low']:,} to {row['high']:,})"
         rows.append([row["name"], f"{row['batch']:,}", spread_text, floor])
-    text = table(["", "batch", "images/s", "time; the least that its bytes need"], rows)
+    text = table(["", "batch", "images/s", "time; lower bound by bandwidth"], rows)
     bandwidth = document["results"]["bandwidth_bytes_per_second"] / 1e12
     return (
         f"{text}\n\n{document['machine']['gpu']}, memory measured at {bandwidth:.2f} TB/s. "
@@ -129,18 +136,19 @@ def training() -> str:
             ]
         )
     text = table(
-        ["network", "policy", "seconds an epoch", "of which", "TFLOP/s, training", "augmentation, of a step"], rows
+        ["network", "policy", "seconds per epoch", "by phase", "TFLOP/s, training", "augmentation, share"],
+        rows,
     )
     commands = ", ".join(sorted({f"`{in_new_names(row['command'])}`" for row in document["results"]}))
-    return f"{text}\n\nMedians over the epochs after the fourth; evaluation apart. Commands: {commands}."
+    return f"{text}\n\nMedians over the epochs after the fourth; without evaluation. Commands: {commands}."
 
 
 def imagenet() -> str:
     document = result("imagenet_path")
     run = document["results"]["runs"][0]
     alone = run["alone"]
-    rows = [["the network alone, a batch that never changes", spread(alone["network"])]]
-    rows.append(["the loader alone, decoding and cropping", f"{alone['loader']['images_per_second']:,.0f}"])
+    rows = [["the network alone, always the same batch", spread(alone["network"])]]
+    rows.append(["the loader alone: decode and crop", f"{alone['loader']['images_per_second']:,.0f}"])
     for name, measured in alone.items():
         if name.startswith("augmentation"):
             policy = policy_text(name.removeprefix("augmentation, "))
@@ -175,9 +183,9 @@ def overhead() -> str:
     document = result("filter_overhead")
     measured = document["results"]
     rows = ([name, f"{share:.2f} %"] for name, share in measured["percent_of_epoch"].items())
-    text = table(["part of a step of the paper's filter", "of the epoch, step included"], rows)
+    text = table(["part of the step", "share of the epoch, with the step"], rows)
     return (
-        f"{text}\n\nThe filter's own arithmetic, all but the network's passes: "
+        f"{text}\n\nEverything but the network's forward and backward passes: "
         f"{measured['filters_own_arithmetic_percent']:.2f} %. Digits, two CPU cores. Command: `{document['command']}`."
     )
 
@@ -204,7 +212,9 @@ def recipes() -> str:
         location = "" if name == "digits" else " --set data_dir=DIR"
         command = f"```\nparticleaugment train {name}{location}\n```"
         own, papers = changed_settings(make())
-        said = f"Settings of its own: {own}." + (f" With `--set filter=paper` {papers}." if papers else "")
+        said = f"Settings that differ from the defaults: {own}." + (
+            f" With `--set filter=paper`: {papers}." if papers else ""
+        )
         sections.append("\n\n".join([f"## `{name}`", title, *body, command, said]))
     return "\n\n".join(sections)
 
@@ -220,6 +230,9 @@ def changed_settings(recipe: Recipe) -> tuple[str, str]:
 TABLES: dict[str, Callable[[], str]] = {
     "speed": speed,
     "results": results,
+    "small results": small_results,
+    "peers": peers_table,
+    "README peers": readme_peers,
     "CPU speed": cpu_speed,
     "single images": images_table,
     "loader": loaders_table,

@@ -21,14 +21,14 @@ accelerator.register_for_checkpointing(search)
 for epoch in search.epochs():
     for images, labels, ids in loader:
         with accelerator.accumulate(model):
-            value = loss(model(search.augment(images, ids) / 255), labels).mean()
-            search.observe(ids, value)
-            accelerator.backward(value)
+            losses = loss(model(search.augment(images, ids) / 255), labels)
+            search.observe(ids, losses)
+            accelerator.backward(losses.mean())
             optimizer.step()
             optimizer.zero_grad()
     search.step(model, loss=loss, preprocess=lambda images: images / 255, autocast=accelerator.autocast)
     accelerator.save_state("runs/accelerate")
-    accelerator.print(epoch, f"loss {float(value.detach()):.3f}", search)
+    accelerator.print(epoch, f"loss {float(losses.detach().mean()):.3f}", search)
 
-accelerator.load_state("runs/accelerate")  # puts model, optimizer and search back
+accelerator.load_state("runs/accelerate")  # restores model, optimizer and search
 accelerator.print(search)

@@ -1,4 +1,4 @@
-"""Boxes and labels through a training loop of one's own, with a fixed policy. Run: python examples/detection.py"""
+"""Boxes and labels in your own training loop, with a fixed policy. Run: python examples/detection.py"""
 
 import torch
 from torch import nn
@@ -29,7 +29,7 @@ for epoch in range(1, 6):
     total = kept = 0
     for ids in torch.randperm(len(images)).split(32):
         moved = augment(images[ids], ids, boxes=[boxes[i] for i in ids], labels=[labels[i] for i in ids])
-        visible = torch.tensor([len(part) > 0 for part in moved.boxes])  # boxes that left are gone, labels with them
+        visible = torch.tensor([len(part) > 0 for part in moved.boxes])  # boxes that left the image are dropped
         output = model(moved.images[visible] / 255)  # ten classes, and a box
         box, label = torch.cat(moved.boxes) / 64, torch.cat(moved.labels)
         error = l1_loss(output[:, 10:], box)

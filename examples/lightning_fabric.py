@@ -20,14 +20,14 @@ loss = nn.CrossEntropyLoss(reduction="none")
 for epoch in search.epochs():
     for images, labels, ids in loader:
         optimizer.zero_grad()
-        value = loss(model(search.augment(images, ids) / 255), labels).mean()
-        search.observe(ids, value)
-        fabric.backward(value)
+        losses = loss(model(search.augment(images, ids) / 255), labels)
+        search.observe(ids, losses)
+        fabric.backward(losses.mean())
         optimizer.step()
-    # The network itself, under Fabric's precision.
+    # The plain network, with Fabric's precision.
     search.step(network, loss=loss, preprocess=lambda images: images / 255, autocast=fabric.autocast)
     fabric.save("runs/fabric.ckpt", {"model": model, "optimizer": optimizer, "search": search})
-    fabric.print(epoch, f"loss {float(value.detach()):.3f}", search)
+    fabric.print(epoch, f"loss {float(losses.detach().mean()):.3f}", search)
 
 resumed = pa.ParticleAugment(train, epochs=5, seed=0)
 fabric.load("runs/fabric.ckpt", {"model": model, "optimizer": optimizer, "search": resumed})

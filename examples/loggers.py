@@ -1,4 +1,4 @@
-"""Numbers, figures and the policy's heat map for TensorBoard and Weights & Biases. Run: python examples/loggers.py"""
+"""Log numbers, figures and the policy's heat map to TensorBoard or Weights & Biases. Run: python examples/loggers.py"""
 
 import torch
 from torch import nn
@@ -17,7 +17,7 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=0.003)
 loss = nn.CrossEntropyLoss(reduction="none")
 
 writer = SummaryWriter("runs/tensorboard")
-logger = SearchLogger(writer)  # or SearchLogger(wandb.init(project="digits")), or anything with log(values, step=...)
+logger = SearchLogger(writer)  # or wandb.init(...), or any object with log(values, step=...)
 for epoch in search.epochs():
     for images, labels, ids in loader:
         losses = loss(model(search.augment(images, ids) / 255), labels)

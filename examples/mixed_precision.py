@@ -9,11 +9,11 @@ from particleaugment.data import load_digits
 
 device, half = ("cuda", torch.float16) if torch.cuda.is_available() else ("cpu", torch.bfloat16)
 data = load_digits()
-paper = pa.PaperFilter(num_particles=16, clone_size=512, measure_size=128)  # it trains a clone, as you train
+paper = pa.PaperFilter(num_particles=16, clone_size=512, measure_size=128)  # trains a clone with your settings
 search = pa.ParticleAugment((data.train_images, data.train_labels), epochs=5, filter=paper, seed=0)
 loader = DataLoader(search.training_set(), batch_size=32, shuffle=True, drop_last=True)
 model = nn.Sequential(nn.AvgPool2d(4), nn.Flatten(), nn.Linear(192, 64), nn.ReLU(), nn.Linear(64, 10)).to(device)
-model = torch.compile(model, backend="aot_eager")  # leave the backend out where a C++ compiler is installed
+model = torch.compile(model, backend="aot_eager")  # omit the backend if you have a C++ compiler
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.003)
 scaler, accumulate, loss = torch.amp.GradScaler(device), 2, nn.CrossEntropyLoss(reduction="none")
 

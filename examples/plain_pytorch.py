@@ -26,5 +26,5 @@ for epoch in search.epochs():
     scheduler.step()
     search.step(model, loss=loss, preprocess=lambda images: images / 255)
     right = (model(data.test_images / 255).argmax(1) == data.test_labels).float().mean()
-    print(f"epoch {epoch}: {100 * right:.1f} % of the test digits, {search.policy.ops_per_image:.2f} ops per image")
-search.schedule().save("policy.json")  # every policy of the run, for another network
+    print(f"epoch {epoch}: {100 * right:.1f} % test accuracy, {search.policy.ops_per_image:.2f} ops per image")
+search.schedule().save("policy.json")  # every policy of the run, to replay on another network

@@ -8,7 +8,7 @@ import particleaugment as pa
 from particleaugment.data import load_digits
 
 
-def canvases(digits, seed):  # digits placed on noisy canvases, and which pixels are theirs
+def canvases(digits, seed):  # digits on noisy canvases, and masks of their pixels
     generator = torch.Generator().manual_seed(seed)
     images = torch.randint(0, 160, (len(digits), 3, 48, 48), dtype=torch.uint8, generator=generator)
     masks = torch.zeros(len(digits), 48, 48, dtype=torch.int64)
@@ -18,7 +18,7 @@ def canvases(digits, seed):  # digits placed on noisy canvases, and which pixels
     return images + (80 * masks.unsqueeze(1)).to(torch.uint8), masks
 
 
-def loss(logits, masks):  # one value per sample; 255 is what augmentation brings in from outside
+def loss(logits, masks):  # one value per sample; 255 marks areas filled in by augmentation
     return nn.functional.cross_entropy(logits, masks, ignore_index=255, reduction="none").mean((1, 2))
 
 
@@ -28,9 +28,8 @@ layers = [nn.Sequential(nn.Conv2d(n, 16, 5, padding=2), nn.GroupNorm(4, 16), nn.
 model = nn.Sequential(*layers, nn.Conv2d(16, 2, 1))
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.005)
 search = pa.ParticleAugment(train, epochs=epochs)
-loader = DataLoader(search.training_set(), batch_size=8, shuffle=True)
 for epoch in search.epochs():
-    for images, masks, ids in loader:
+    for images, masks, ids in DataLoader(search.training_set(), batch_size=8, shuffle=True):
         images, masks, *_ = search.augment(images, ids, masks=masks)
         losses = loss(model(preprocess(images)), masks)
         search.observe(ids, losses)
@@ -38,5 +37,4 @@ for epoch in search.epochs():
         losses.mean().backward()
         optimizer.step()
     search.step(model, loss=loss, preprocess=preprocess)
-    right = (model(preprocess(test[0])).argmax(1) == test[1]).float().mean()
-    print(f"epoch {epoch}: {right:.1%} of the pixels are right, {search}")
+    print(f"epoch {epoch}: {(model(preprocess(test[0])).argmax(1) == test[1]).float().mean():.1%} right, {search}")

@@ -1,4 +1,4 @@
-"""timm's model, optimizer, schedule, Mixup, EMA and scaler around us. Run: python examples/timm_training.py"""
+"""A loop with timm's model, optimizer, schedule, Mixup, EMA and scaler. Run: python examples/timm_training.py"""
 
 import torch
 from timm import create_model
@@ -20,11 +20,11 @@ model = create_model("resnet10t", num_classes=10).to(device)
 ema, mixup, scaler = ModelEmaV2(model, decay=0.98), Mixup(0.2, 1.0, num_classes=10), NativeScaler()
 optimizer = create_optimizer_v2(model, opt="adamw", lr=2e-3, weight_decay=0.05)
 scheduler, _ = create_scheduler_v2(optimizer, sched="cosine", num_epochs=5)
-sample_loss = torch.nn.CrossEntropyLoss(reduction="none", label_smoothing=0.1)
+sample_loss = torch.nn.CrossEntropyLoss(reduction="none")
 for epoch in search.epochs():
-    for images, labels, ids in loader:  # for a fixed policy: pa.Augment("rand-m9-mstd0.5-inc1") as in timm's --aa
+    for images, labels, ids in loader:  # fixed policy: pa.Augment("rand-m9-mstd0.5-inc1")
         augmented = search.augment(images.to(device), ids) / 255
-        mixed, soft = mixup(augmented, labels.to(device))  # Mixup and CutMix come after us
+        mixed, soft = mixup(augmented, labels.to(device))  # Mixup and CutMix come last
         value = train_loss(model(mixed), soft)
         search.observe(ids, value - torch.special.entr(soft).sum(1).mean())  # mixed labels cost their entropy
         optimizer.zero_grad()

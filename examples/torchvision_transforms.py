@@ -12,7 +12,7 @@ from particleaugment.data import load_digits
 if __name__ == "__main__":
     data = load_digits()
     pictures = [Image.fromarray(image[0].numpy()).convert("RGB") for image in data.train_images]
-    train = list(zip(pictures, data.train_labels.tolist()))  # as torchvision's data sets give them
+    train = list(zip(pictures, data.train_labels.tolist()))  # as in torchvision's data sets
     search = pa.ParticleAugment(train, epochs=3, seed=0)
     transform = v2.Compose([v2.RandomCrop(32, padding=2), pa.ImageTransform(search), v2.ToImage(),
                             v2.ToDtype(torch.float32, scale=True)])  # fmt: skip

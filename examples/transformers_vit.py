@@ -34,5 +34,5 @@ trainer = Trainer(
     compute_metrics=accuracy,
     callbacks=[ParticleAugmentCallback(search, preprocess)],
 )
-trainer.train()  # with resume_from_checkpoint=True the search goes on as well
+trainer.train()  # with resume_from_checkpoint=True the search resumes too
 print(search, trainer.state.log_history[-2]["eval_accuracy"])

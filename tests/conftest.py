@@ -4,7 +4,6 @@ from contextlib import contextmanager
 import pytest
 import torch
 from hypothesis import settings
-
 from runs import few_digits, no_report, tiny
 
 __all__ = ["few_digits", "no_report", "tiny"]

@@ -56,9 +56,9 @@ def search_by_training_loss(**settings):
     losses = []
 
     class Noting(pa.DifficultyFilter):
-        def updated(self, state, training_loss, *others):
+        def updated(self, state, training_loss, *others, **named):
             losses.append(training_loss)
-            return super().updated(state, training_loss, *others)
+            return super().updated(state, training_loss, *others, **named)
 
     return search_by(Noting, **({"measure_size": 12} | settings)), losses
 

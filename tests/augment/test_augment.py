@@ -265,7 +265,7 @@ def test_bad_batches(images, ids, error, message):
         (lambda: pa.Augment("trivial", executor="gpu"), ValueError, "there is no executor 'gpu'"),
         (lambda: pa.Augment("trivial", resample="cubic"), ValueError, "there is no resampling filter 'cubic'"),
         (lambda: pa.Augment("trivial").set_epoch(-1), ValueError, "the epoch must not be negative, got -1"),
-        (lambda: pa.Augment("trivial", seed=-1)(IMAGES, IDS), ValueError, r"seed must lie in 0..2\^63-1, got -1"),
+        (lambda: pa.Augment("trivial", seed=-1)(IMAGES, IDS), ValueError, r"seed must be in 0..2\^63-1, got -1"),
     ],
 )
 def test_bad_settings(make, error, message):

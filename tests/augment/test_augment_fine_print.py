@@ -171,7 +171,7 @@ def test_an_id_that_is_not_whole(number):
         pa.ImageTransform("trivial")(IMAGES[0], id=number)
 
 
-@pytest.mark.parametrize("ids", [IDS + 0.5, IDS.float(), IDS.bool(), IDS.to(torch.int32)])
+@pytest.mark.parametrize("ids", [IDS + 0.5, IDS.float(), IDS.bool(), IDS.to(torch.int32), 3, True, IDS.tolist()])
 def test_ids_that_are_not_whole(ids):
     with pytest.raises(TypeError, match="sample ids must be an int64 tensor"):
         pa.Augment("trivial")(IMAGES, ids)

@@ -94,7 +94,7 @@ def test_the_command_measures_everything_and_fits_a_terminal(tiny, tmp_path, mon
     ("arguments", "message"),
     [
         (["--data", "no/such/folder"], "there is no folder no/such/folder"),
-        (["--out", "no/such/folder/bench.json"], "to write bench.json to; make it first"),
+        (["--out", "no/such/folder/bench.json"], "to write bench.json to; create it first"),
     ],
 )
 def test_requests_that_cannot_be_met_are_refused_at_once(arguments, message):

@@ -49,3 +49,31 @@ def test_tables_with_figures(results):
     assert lines[0].endswith("| 11.0 | 100 % |"), "hidden behind the backward pass"
     slow = 0.011 + 2 * 511 / 512 * 145_916_776 / 40e9 + (14 + 126) * 5e-6 - 0.011 / 3
     assert f"| {1e3 * slow:.1f} | {100 * 0.011 / slow:.0f} % |" in lines[2]
+
+
+def row(network="wrn-28-2", world=1, group=True, seconds=0.002, **changes):
+    made = ranks_gpu.row_of(Ranks(world=world, group=group), network, True, 128, [seconds])
+    return made | {"trainee": "GraphTrainee", "said": [], "weights_equal": True, "policy_equal": None} | changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, [True, True, True]),
+        ({"seconds": 0.0022}, [True, True, False]),
+        ({"said": ["it could not be captured"]}, [False, True, True]),
+        ({"policy_equal": False}, [True, False, True]),
+        ({"weights_equal": False}, [True, False, True]),
+    ],
+)
+def test_what_is_printed_passed_or_failed(changes, expected):
+    rows = [row(group=False), row(**changes)]
+    assert [passed for passed, _ in ranks_gpu.verdicts(rows)] == expected
+    assert [passed for passed, _ in ranks_gpu.verdicts([])] == [False] * 3, "nothing was measured"
+
+
+def test_a_launch_that_fails_or_hangs_is_told_and_ended(monkeypatch):
+    rows, problem = ranks_gpu.measured(0, ["wrn-28-2"], seed=0)  # no GPU here, or it has one and passes
+    assert bool(rows) != bool(problem)
+    monkeypatch.setattr(ranks_gpu, "SECONDS", 0.2)
+    assert ranks_gpu.measured(0, ["wrn-28-2"], seed=0) == ([], "0 ranks did not end within 0.2 s")

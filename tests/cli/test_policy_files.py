@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from runs import StopAfter
 from toy import search_of
 from typer.testing import CliRunner
 
@@ -19,7 +20,6 @@ from particleaugment.training.display import Display
 from particleaugment.training.run import RunFolder
 from particleaugment.training.session import Session
 from particleaugment.util.stop import Stop
-from runs import StopAfter
 
 
 @pytest.fixture(autouse=True)

@@ -372,7 +372,7 @@ def test_folders_that_are_no_comparison(tmp_path):
     folder, _ = comparison_in(tmp_path / "c", arms="none", seeds="0")
     outcome = command(folder.path)
     assert outcome.exit_code == 2
-    assert "add --report to write its table and page anew" in outcome.stderr
+    assert "add --report to rewrite its table and page" in outcome.stderr
     for content in ("{}", "[]", "nothing", '{"format": "particleaugment comparison", "version": 2, "config": 3}'):
         folder.file.write_text(content)
         with pytest.raises(RunError, match="is not the file of a comparison"):

@@ -1,6 +1,7 @@
 """The figures of a comparison."""
 
 import re
+from dataclasses import replace
 
 from particleaugment.compare.arms import Arm, Base
 from particleaugment.compare.comparison import Comparison
@@ -21,6 +22,13 @@ def comparison_of(names):
     return Comparison(
         base=Base.of(get_recipe("digits")), arms=arms, against=names[0], runs=tuple(map(finished_run, names))
     )
+
+
+def test_accuracy_is_shown_from_the_first_epoch_on():
+    accuracy = (10.0, *(90.0 + 0.1 * epoch for epoch in range(9)))
+    run = RunRecord(arm="one", seed=0, epochs=10, finished=True, accuracy=accuracy, train_loss=(1.0,) * 10)
+    ticks = set(re.findall(r">(\d+)<", curves(replace(comparison_of(["one"]), runs=(run,)))))
+    assert {"20", "40", "60", "80"} <= ticks
 
 
 def test_no_two_of_many_arms_have_the_same_line():

@@ -8,23 +8,25 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from nodes import cluster, two_nodes
 from rich.console import Console
+from runs import result
 
 from particleaugment.compare.arms import Base, parse_arms, parse_seeds
 from particleaugment.compare.comparison import ComparisonFolder
 from particleaugment.compare.execute import MOST_LOSSES, execute
-from particleaugment.compare.ray_cluster import RayCluster, Share, check_address
+from particleaugment.compare.ray_cluster import Hosted, RayCluster, Share, check_address
 from particleaugment.compare.ray_host import Board, News, Orders, Request, folder_files, put_files
 from particleaugment.compare.ray_place import RayPlace
 from particleaugment.compare.runner import LocalPlace
 from particleaugment.recipes import get_recipe
 from particleaugment.training.checkpoint import find_checkpoints
 from particleaugment.training.config import ConfigError
+from particleaugment.training.run import RunError
 from particleaugment.util.stop import Stop
-from runs import result
 
 __all__ = ["cluster", "two_nodes"]
 
@@ -125,6 +127,19 @@ def test_stopped_and_continued(two_nodes, local, tmp_path):
     assert folder.log_path(folder.read().runs[0]).read_text().count("epoch 12/12") == 1
     assert "Ray: 3 nodes, 2 cores" in folder.page.read_text()
     assert not list(folder.path.glob(".nodes*"))
+
+
+@pytest.mark.slow
+def test_parts_killed_at_random_moments(tmp_path):
+    """A few of the kills of ``benchmarks/attack_ray.py``."""
+    pytest.importorskip("ray", reason="ray is not installed: pip install 'particleaugment[ray]'")
+    sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+    from attack_ray import attack
+
+    found = attack(tmp_path, most=4, seconds=300, seed=1)
+    assert sum(found["kills"].values()) >= 1
+    assert found["comparisons"] >= 1
+    assert found["findings"] == []
 
 
 @pytest.mark.slow
@@ -299,9 +314,32 @@ def test_a_folder_travels_whole(tmp_path):
     put_files(second, {"config.json": b"old", "checkpoint-1.pt": b"x"})
     put_files(second, folder_files(first))
     assert folder_files(second) == files
-    with pytest.raises(ValueError, match="outside of the run's folder"):
+    with pytest.raises(RunError, match="outside of the run's folder"):
         put_files(second, {"../escaped": b""})
     assert not Path(tmp_path, "escaped").exists()
+
+
+def test_what_nodes_send_is_not_written_through_links(tmp_path):
+    elsewhere, run, linked = tmp_path / "elsewhere", tmp_path / "run", tmp_path / "linked"
+    elsewhere.mkdir()
+    run.mkdir()
+    (run / "events").symlink_to(elsewhere)
+    linked.symlink_to(elsewhere)
+    with pytest.raises(RunError, match="remove the link, if it is one"):
+        put_files(run, {"events/1": b"x"})
+    with pytest.raises(OSError, match="it is a link"):
+        put_files(linked, {"config.json": b"{}"})
+
+    class Waiting:
+        """Stands where a cluster would that has no room yet."""
+
+        def submit(self, key, request, share):
+            return None
+
+    process = Hosted(Waiting(), "a", linked / "none-0.log", Request(("-c", "")), Share())
+    with pytest.raises(OSError, match="it is a link"):
+        process.hear(News("n1", True, log=b"first line"))
+    assert list(elsewhere.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -318,8 +356,9 @@ def test_room_for_runs(share, cores, gpus, expected):
     assert share.times(cores, gpus) == expected
 
 
-def test_without_ray_one_sentence_says_so(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", None)
+@pytest.mark.parametrize("found", [None, ModuleType("ray")], ids=["nothing", "a folder of that name"])
+def test_without_ray_one_sentence_says_so(monkeypatch, found):
+    monkeypatch.setitem(sys.modules, "ray", found)
     with pytest.raises(ConfigError) as caught:
         RayPlace("ray")
     assert str(caught.value).startswith("--on needs Ray, which is not installed: pip install 'particleaugment[ray]'")

@@ -107,7 +107,7 @@ def test_the_best_may_be_the_simplest_and_level():
 
 
 def test_of_level_arms_of_a_kind_the_cheaper_then_the_better():
-    level = {"trivialaugment": [84.0, 84.4], "randaugment": [84.3, 84.5]}
+    level = {"trivialaugment": [84.0, 84.4, 84.5], "randaugment": [84.3, 84.5, 84.3]}
     assert advice(level).arm == "randaugment"
     assert advice(level, seconds={"randaugment": 109.0}).arm == "randaugment", "a difference in time that is noise"
     assert advice(level, seconds={"randaugment": 120.0}).arm == "trivialaugment"
@@ -117,31 +117,59 @@ def test_of_level_arms_of_a_kind_the_cheaper_then_the_better():
 
 def test_arms_of_ones_own_are_judged_by_their_policy():
     arms = parse_arms("mine:sigma=0.01,steady:policy=trivial,learning_rate=0.2,slow:policy=none,epochs=3")
-    level = {"mine": [84.3, 84.5], "steady": [84.2, 84.5], "slow": [84.1, 84.5]}
+    level = {"mine": [84.3, 84.5, 84.4], "steady": [84.2, 84.5, 84.4], "slow": [84.1, 84.5, 84.4]}
     assert recommend(arms, records(level), "validation").arm == "slow"
     del level["slow"]
     assert recommend(arms[:2], records(level), "validation").arm == "steady"
 
 
-def test_one_seed_cannot_tell():
+def test_one_seed_is_too_few():
     found = advice({"none": {4: 65.6}, "trivialaugment": {4: 74.0}})
     assert (found.arm, found.sureness, found.accuracy) == (None, "cannot tell", None)
     assert found.text == (
-        "No recommendation yet: trivialaugment is ahead with 74.00 %, but one seed cannot tell, since two runs of the "
-        "same arm differ too. Run at least 2 more seeds: repeat the command with --seeds 4,5,6."
+        "No recommendation yet: one seed is too few, since two runs of the same arm differ too. Train 3 or more: "
+        "repeat the command with --seeds 4,5,6."
+    )
+    assert found.verdict == (
+        "trivialaugment is ahead of none by 8.40 points (74.00 % against 65.60 %); one seed is too few for a verdict."
     )
 
 
-def test_arms_without_common_seeds():
-    found = advice({"none": {0: 65.6, 1: 66.0}, "trivialaugment": {1: 74.0, 2: 73.0}})
+def test_two_seeds_are_too_few_however_far_apart_the_arms_are():
+    found = advice({"none": [65.6, 65.7], "trivialaugment": [74.0, 74.1], "gap": [70.0, 70.1]})
     assert found.arm is None
-    assert "no two arms have two seeds in common" in found.text
+    assert "two seeds are too few, since two runs of the same arm differ too. Train 3 or more" in found.text
+    assert "--seeds 0,1,2." in found.text
+    assert found.verdict == (
+        "trivialaugment is ahead of gap by 4.00 points (74.05 % against 70.05 %); two seeds are too few for a verdict."
+    )
 
 
-def test_an_arm_with_one_seed_is_not_considered():
-    found = advice({"none": [80.0, 80.1], "trivialaugment": [84.0, 84.0], "gap": [99.0]})
+def test_equal_means_have_nobody_ahead():
+    found = advice({"none": [65.6], "trivialaugment": [65.6]})
+    assert found.verdict == "none and trivialaugment are level at 65.60 %; one seed is too few for a verdict."
+
+
+def test_arms_without_common_seeds():
+    found = advice({"none": {0: 65.6, 1: 66.0, 2: 66.0}, "trivialaugment": {1: 74.0, 2: 73.0, 3: 73.0}})
+    assert found.arm is None
+    assert "fewer than 3 shared seeds are too few" in found.text
+    assert "Train all arms with the same 3 seeds or more." in found.text
+
+
+def test_an_arm_with_two_seeds_is_not_considered():
+    found = advice({"none": [80.0, 80.1, 80.0], "trivialaugment": [84.0, 84.0, 84.1], "gap": [99.0, 99.0]})
     assert found.arm == "trivialaugment"
-    assert "fewer than two finished seeds are shared with trivialaugment: gap." in found.text
+    assert "fewer than 3 finished seeds are shared with trivialaugment: gap." in found.text
+
+
+def test_verdicts_in_one_sentence():
+    clear = advice({"none": [81.8, 81.5, 82.0], "trivialaugment": [84.7, 84.5, 84.8]})
+    assert clear.verdict == "trivialaugment is best: +2.90 [+2.65, +3.15] points over none (3 seeds)."
+    likely = advice({"none": [81.0, 81.2, 80.9], "trivialaugment": [81.3, 82.2, 81.5]})
+    assert likely.verdict.startswith("trivialaugment is likely best: +0.63 [-0.2")
+    level = advice({"none": [80.2, 80.6, 80.4], "gap": [80.1, 80.7, 80.0]})
+    assert level.verdict == "none and gap are level (3 seeds); none is the simplest."
 
 
 def test_nothing_to_choose_between():
@@ -150,10 +178,10 @@ def test_nothing_to_choose_between():
 
 
 def test_unfinished_runs_make_it_preliminary():
-    runs = records({"none": [80.0, 80.1], "trivialaugment": [84.0, 84.0]})
-    runs.append(RunRecord(arm="none", seed=2, epochs=2, accuracy=(99.0,)))
+    runs = records({"none": [80.0, 80.1, 80.0], "trivialaugment": [84.0, 84.0, 84.1]})
+    runs.append(RunRecord(arm="none", seed=3, epochs=2, accuracy=(99.0,)))
     found = recommend([ARMS["none"], ARMS["trivialaugment"]], runs, "validation")
-    assert found.sentences[-1] == "This is preliminary: 1 of 5 runs has not finished."
+    assert found.sentences[-1] == "This is preliminary: 1 of 7 runs has not finished."
     assert found.arm == "trivialaugment"
 
 
@@ -190,7 +218,7 @@ def test_advice_holds_together(accuracies):
     if found.arm is None:
         assert found.sureness == "cannot tell"
         return
-    assert len(accuracies[found.arm]) > 1
+    assert len(accuracies[found.arm]) >= 3
     assert (found.arm in found.level) == (found.sureness == "cannot tell")
     if found.sureness == "clear":
         assert found.over_rival.points.low > 0
@@ -221,13 +249,17 @@ def test_it_ends_the_command_and_is_on_the_page_and_in_the_file(tmp_path):
     base = Base.of(get_recipe("digits"), [*SETTINGS, "validation=200"])
     folder, comparison = comparison_in(tmp_path / "c", base=base)
     outcome = command(folder.path, "--report")
-    *_, text, page = outcome.stdout.splitlines()
+    *_, text, _, verdict, page = outcome.stdout.splitlines()
     assert page.startswith("page to open")
+    assert verdict == comparison.recommendation.verdict
+    assert verdict == "trivialaugment is best: +0.60 [+0.35, +0.85] points over none (3 seeds)."
     assert text == comparison.recommendation.text
     assert text.startswith(
         "Recommendation: trivialaugment, 91.60 ± 1.10 % on validation images (3 seeds). It beats none"
     )
-    assert "<h2>Recommendation</h2>\n<p>Recommendation: trivialaugment" in render(comparison)
+    shown = render(comparison)
+    assert shown.index(f'<p class="verdict">{verdict}</p>') < shown.index("<h2>Recommendation</h2>")
+    assert "<h2>Recommendation</h2>\n<p>Recommendation: trivialaugment" in shown
     kept = json.loads(folder.file.read_text())["recommendation"]
     assert (kept["arm"], kept["sureness"], kept["over_none"]["pairs"]) == ("trivialaugment", "clear", 3)
 

@@ -142,6 +142,25 @@ def test_a_failing_arm_is_reported_and_the_others_go_on(tmp_path):
     assert f"steep, seed 0: failed: {steep.problem}; it is left out, and its log is {log}.\n" in output
 
 
+def test_runs_are_not_made_elsewhere_through_links(tmp_path):
+    base, elsewhere = Base.of(get_recipe("digits"), ["epochs=1"]), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (arm,) = parse_arms("none")
+    record, config = RunRecord(arm="none", seed=0, epochs=1), resolve(arm.config(base, 0))
+    folder = ComparisonFolder(tmp_path / "all")
+    folder.path.mkdir()
+    (folder.path / "runs").symlink_to(elsewhere)
+    with pytest.raises(OSError, match="it is a link, not a folder"):
+        folder.open_run(record, config)
+    assert list(elsewhere.iterdir()) == []
+    folder = ComparisonFolder(tmp_path / "one")
+    RunFolder.create(elsewhere / "run", config)
+    (folder.path / "runs").mkdir(parents=True)
+    (folder.path / "runs" / "none-0").symlink_to(elsewhere / "run")
+    with pytest.raises(RunError, match="is a link, so that the run would be written elsewhere"):
+        folder.open_run(record, config)
+
+
 def test_a_request_that_was_refused_leaves_no_run_behind(tmp_path):
     """Data may go, or be damaged, after they were checked."""
     folder = ComparisonFolder(tmp_path / "c")

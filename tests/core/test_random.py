@@ -261,8 +261,8 @@ def test_bad_ids(ids, error, message):
 @pytest.mark.parametrize(
     ("value", "error", "message"),
     [
-        (-1, ValueError, r"must lie in 0..2\^(63|32)-1, got -1"),
-        (2**63, ValueError, r"must lie in 0..2\^(63|32)-1, got 9223372036854775808"),
+        (-1, ValueError, r"must be in 0..2\^(63|32)-1, got -1"),
+        (2**63, ValueError, r"must be in 0..2\^(63|32)-1, got 9223372036854775808"),
         (1.0, TypeError, "must be an int or a 0-d int64 tensor, got float"),
         (True, TypeError, "must be an int or a 0-d int64 tensor, got bool"),
         (torch.tensor([1]), TypeError, r"must be an int or a 0-d int64 tensor, got torch.int64 of shape \(1,\)"),
@@ -276,7 +276,7 @@ def test_bad_seed_or_epoch(name, value, error, message):
 
 
 def test_an_epoch_has_32_bits():
-    with pytest.raises(ValueError, match=r"epoch must lie in 0..2\^32-1, got 4294967296"):
+    with pytest.raises(ValueError, match=r"epoch must be in 0..2\^32-1, got 4294967296"):
         uniform(0, Stream.OP, 2**32, torch.tensor([1]), 1)
 
 

@@ -90,7 +90,7 @@ def two_images() -> dict[str, object]:
         ("test_images", torch.zeros(2, 3, 4, 4, dtype=torch.uint8), "must agree in channels, height and width"),
         ("train_labels", torch.tensor([0, 1, 1]), r"train_labels must be int64 \[2\]"),
         ("train_labels", torch.tensor([0.0, 1.0]), r"train_labels must be int64 \[2\]"),
-        ("test_labels", torch.tensor([0, 2]), r"test_labels must lie in 0\.\.1, got 0\.\.2"),
+        ("test_labels", torch.tensor([0, 2]), r"test_labels must be in 0\.\.1, got 0\.\.2"),
         ("mean", (0.5,), "one number for each of the 3 channels"),
         ("mean", (127.0, 127.0, 127.0), "units where pixel value 255 is 1"),
         ("std", (0.0, 0.1, 0.1), r"std in \(0, 1\]"),

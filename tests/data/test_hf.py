@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from pictures import one_sentence, picture
+from runs import StopAfter, result
 from safetensors.torch import load_file
 
 from particleaugment.data import find_files, load_data
@@ -22,7 +23,6 @@ from particleaugment.training.config import ConfigError
 from particleaugment.training.display import Display
 from particleaugment.training.run import RunFolder
 from particleaugment.training.session import Session
-from runs import StopAfter, result
 
 CLASSES = ("ant", "bee", "cow")
 SPLITS = {"train": 12, "val": 4}

@@ -6,12 +6,12 @@ import tracemalloc
 import numpy as np
 import pytest
 import torch
+from runs import TINY_OPTIONS
 from typer.testing import CliRunner
 
 from particleaugment.cli.main import app
 from particleaugment.data import channel_statistics, load_data, load_fashion_mnist, load_mnist
 from particleaugment.data.idx import FASHION_MNIST, FILES, MNIST, read_idx
-from runs import TINY_OPTIONS
 
 TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS = FILES
 TRAIN, TEST = 80, 20

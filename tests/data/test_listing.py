@@ -4,10 +4,10 @@ import os
 
 import pytest
 from pictures import one_sentence, picture
+from runs import command
 
 from particleaugment.data.listing import find_images, list_folder
 from particleaugment.data.streamed import open_folder
-from runs import command
 
 
 def touch(root, *names):

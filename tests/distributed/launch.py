@@ -11,10 +11,8 @@ import time
 from pathlib import Path
 
 LIMIT = 240
-SETTINGS = (
-    *("epochs=3", "validation=1000", "batch_size=40", "learning_rate=0.02", "momentum=0.5"),
-    *("clone_size=120", "measure_size=30", "num_particles=6"),
-)
+COMMON = ("epochs=3", "validation=1000", "batch_size=40", "learning_rate=0.02", "momentum=0.5", "measure_size=30")
+SETTINGS = (*COMMON, "clone_size=120", "num_particles=6")
 
 
 def torchrun(*arguments, ranks=2, restarts=0, nodes=(), **environment):
@@ -37,9 +35,10 @@ def two_nodes():
     return ["--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", f"--rdzv-id=test-{port}"]
 
 
-def train(path, *settings, **options):
-    assignments = [part for setting in (*SETTINGS, *settings) for part in ("--set", setting)]
-    arguments = ["-m", "particleaugment", "train", "--set", "filter=paper", *assignments]
+def train(path, *settings, filter="paper", **options):
+    common = SETTINGS if filter == "paper" else COMMON
+    assignments = [part for setting in (*common, *settings) for part in ("--set", setting)]
+    arguments = ["-m", "particleaugment", "train", "--set", f"filter={filter}", *assignments]
     arguments += ["--out", path, "--checkpoint-seconds", 0]
     return torchrun(*arguments, **options)
 

@@ -55,8 +55,9 @@ class Module(lightning.LightningModule):
         torch.save(found, f"{self.file}-{self.global_rank}.pt")
 
 
-def fit(folder, name, strategy, search, checkpoint=None):
-    keep = ModelCheckpoint(folder, filename="{epoch}", every_n_epochs=2, save_on_train_epoch_end=True, save_top_k=-1)
+def fit(folder, name, strategy, search, checkpoint=None, keep=None):
+    after_epochs = {"every_n_epochs": 2, "save_on_train_epoch_end": True, "save_top_k": -1}
+    keep = keep or ModelCheckpoint(folder, filename="{epoch}", **after_epochs)
     settings = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False, "accelerator": "cpu"}
     settings |= {"enable_checkpointing": checkpoint is None, "default_root_dir": folder, "devices": 2}
     callbacks = [ParticleAugmentCallback(search), *([] if checkpoint else [keep])]
@@ -70,6 +71,10 @@ def launched(folder):
     strategy = "ddp_find_unused_parameters_true"
     fit(folder, "straight", strategy, search_of(start_value=0.9, epochs=4))
     fit(folder, "resumed", strategy, search_of(start_value=0.9, epochs=4), folder / "epoch=1.ckpt")
+    # By a filter that needs the training losses, saved last after the first batch of the fourth epoch.
+    search = search_by(pa.DifficultyFilter, measure_size=12, epochs=4, seed=7, every=1)
+    keep = ModelCheckpoint(folder, filename="within", every_n_train_steps=5, save_top_k=1, monitor=None)
+    fit(folder, "within", strategy, search, keep=keep)
 
 
 def spawned(folder):

@@ -148,6 +148,56 @@ def observed(rank):
     return told, float(search.training_set().ids.double().mean())
 
 
+def steered(rank=0, world=1, wrap=lambda model: model, interrupted=False):
+    """Strengths of the difficulty filter in a loop of one's own, straight or with a state saved within an epoch.
+
+    The state is rank 0's, as from a file that it alone has written, and reaches a search that was made anew.
+    """
+    model = exact_network()
+    trained = wrap(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+
+    def search_anew():
+        return search_by(pa.DifficultyFilter, measure_size=12, epochs=5, seed=7, every=1, start=1.5, speed=2.0)
+
+    search, found = search_anew(), []
+    for epoch in range(1, 5):
+        search.begin_epoch(epoch)
+        for number in range(3):
+            if interrupted and (epoch, number) == (3, 2):
+                search.gather_losses()
+                saved = [search.state_dict()]
+                dist.broadcast_object_list(saved, src=0)
+                search = search_anew()
+                search.load_state_dict(saved[0])
+                search.begin_epoch(epoch, resumed=True)
+            ids = search.training_set().ids[12 * number : 12 * number + 12][rank::world]
+            images = preprocess(search.augment(IMAGES[ids], ids)).double()
+            losses = cross_entropy(trained(images), LABELS[ids])
+            search.observe(ids, losses)
+            optimizer.zero_grad()
+            losses.mean().backward()
+            optimizer.step()
+        record = filter_step(search, trained, optimizer, world)
+        found.append((record.training_loss, record.held_out_loss, record.strength))
+    return found, of(search)
+
+
+def own_statistics(rank, world):
+    """Losses of a network whose batch norm uses the batch, and of one that refuses a batch of one sample."""
+    torch.manual_seed(0)
+    layers = nn.Flatten(), nn.Linear(192, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)
+    found = []
+    for model in (network(), nn.Sequential(*layers)):
+        search = search_by(pa.DifficultyFilter, measure_size=3, epochs=5, seed=7, every=1)
+        search.begin_epoch(1)
+        ids = search.training_set().ids[rank::world]
+        search.observe(ids, torch.ones(len(ids)))
+        record = filter_step(search, model, None, world)
+        found.append(record.held_out_loss)
+    return found
+
+
 def own(folder):
     """A loop of one's own with DistributedDataParallel."""
     dist.init_process_group("gloo")
@@ -175,6 +225,9 @@ def own(folder):
         found["networks"].append(fingerprint(model.parameters()))
     found["held out"] = held_out_epochs(rank, world)
     found["observed"] = observed(rank)
+    found["steered"] = steered(rank, world, nn.parallel.DistributedDataParallel)
+    found["steered, interrupted"] = steered(rank, world, nn.parallel.DistributedDataParallel, interrupted=True)
+    found["own statistics"] = own_statistics(rank, world)
     batches.VALUES_PER_BATCH = 5 * IMAGES[0].numel()  # so that a rank has more batches to measure than another
     found["measured"] = measured(world, rank)
     found["measured wrapped"] = measured(world, rank, wrapped)
@@ -193,28 +246,40 @@ def own(folder):
 
 
 def transformers(folder):
-    """Hugging Face's Trainer under torchrun, straight and resumed."""
+    """Hugging Face's Trainer under torchrun, straight and resumed: between epochs, and within one."""
     from transformers import Trainer, TrainingArguments, set_seed
 
     from particleaugment.integrations.transformers import AugmentCollator, ParticleAugmentCallback
 
-    settings = {"save_strategy": "epoch", "per_device_train_batch_size": PER_RANK, "learning_rate": 5e-3}
-    settings |= {"report_to": "none", "disable_tqdm": True, "num_train_epochs": 4, "logging_strategy": "no"}
+    settings = {"save_strategy": "steps", "save_steps": 1, "per_device_train_batch_size": PER_RANK}
+    settings |= {
+        "learning_rate": 5e-3,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "num_train_epochs": 4,
+        "logging_strategy": "no",
+    }
     settings |= {"use_cpu": True, "ddp_backend": "gloo"}
+    by_loss = {"measure_size": 12, "seed": 7, "every": 1}
+    searches = {
+        "paper": (lambda: search_of(epochs=4), "checkpoint-8"),
+        "difficulty": (lambda: search_by(pa.DifficultyFilter, epochs=4, **by_loss), "checkpoint-5"),
+    }
     found = {}
-    for name, start in {"straight": None, "resumed": str(folder / "out" / "checkpoint-8")}.items():
+    for name, start in [(filter, start) for filter in searches for start in (False, True)]:
         set_seed(1)
-        search = search_of(epochs=4)
+        make, checkpoint = searches[name]
+        search, out = make(), folder / name
         trainer = Trainer(
             model=Convolutional(),
-            args=TrainingArguments(str(folder / "out"), **settings),
+            args=TrainingArguments(str(out), **settings),
             train_dataset=search.training_set(),
             data_collator=AugmentCollator(search, preprocess),
             callbacks=[ParticleAugmentCallback(search, preprocess)],
         )
-        trainer.train(resume_from_checkpoint=start)
-        found[name] = {"steps": search.steps_taken, "state": of(search)}
-        found[name]["network"] = fingerprint(trainer.model.parameters())
+        trainer.train(resume_from_checkpoint=str(out / checkpoint) if start else None)
+        kept = {"steps": search.steps_taken, "state": of(search), "network": fingerprint(trainer.model.parameters())}
+        found[name, "resumed" if start else "straight"] = kept
         found["world"] = trainer.args.world_size
     torch.save(found, folder / f"{dist.get_rank()}.pt")
 

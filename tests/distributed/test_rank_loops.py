@@ -53,7 +53,7 @@ def test_ranks_that_were_given_other_seeds_are_told(own):
         assert found["other seeds"].startswith(message)
         assert found["other batches"].startswith(message)
         assert found["other data"].startswith(message)
-        assert found["shards"].startswith("filter steps are not for networks that ranks hold in shards (FSDP, tensor")
+        assert found["shards"].startswith("filter steps do not support sharded models (FSDP, tensor")
     assert own[0]["alone"] != own[1]["alone"], "a process may search on its own"
 
 
@@ -85,6 +85,27 @@ def test_losses_that_ranks_observe_are_averaged_over_all(own):
         assert told == [pytest.approx(expected, rel=1e-12)]
 
 
+def test_the_difficulty_filter_finds_on_two_ranks_what_it_finds_on_one(own):
+    alone, _ = loops.steered()
+    assert len({strength for *_, strength in alone}) > 2, "it is steered"
+    (first, state), (second, other_state) = (found["steered"] for found in own)
+    assert first == second
+    assert state == other_state
+    for here, there in zip(first, alone):
+        assert here == pytest.approx(there, rel=1e-9)
+
+
+def test_losses_of_all_ranks_survive_a_save_within_an_epoch(own):
+    for found in own:
+        assert found["steered, interrupted"] == found["steered"], "bit for bit"
+
+
+def test_batch_norm_that_uses_the_batch_sees_the_same_batch_on_any_number_of_ranks(own):
+    first, second = (found["own statistics"] for found in own)
+    assert first == second
+    assert first == pytest.approx(loops.own_statistics(0, 1), rel=1e-6)
+
+
 def test_images_without_ids_are_drawn_apart(own):
     first, second = (found["without ids"] for found in own)
     assert len(set(first)) > 6
@@ -101,6 +122,9 @@ def test_lightning_keeps_one_policy_on_all_ranks_and_resumes(tmp_path):
     for rank in range(2):
         resumed = torch.load(tmp_path / f"resumed-{rank}.pt")
         assert (resumed["state"], resumed["network"]) == (first["state"], first["network"])
+    saved = torch.load(tmp_path / "within.ckpt", weights_only=True)["callbacks"]
+    shares = next(state["observed"] for state in saved.values() if "observed" in state)
+    assert [count for _, count in shares] == [6, 6], "what both ranks have observed in a batch"
 
 
 def test_processes_that_lightning_starts_itself(tmp_path):
@@ -120,5 +144,7 @@ def test_hugging_face_keeps_one_policy_on_all_ranks_and_resumes(tmp_path):
     pytest.importorskip("transformers", reason="needs transformers: pip install 'particleaugment[transformers]'")
     first, second = findings("transformers", tmp_path)
     assert first["world"] == 2
-    assert first["straight"] == second["straight"] == first["resumed"] == second["resumed"]
-    assert first["straight"]["steps"] == 3
+    for filter in ("paper", "difficulty"):
+        kept = [found[filter, how] for found in (first, second) for how in ("straight", "resumed")]
+        assert kept == [kept[0]] * 4, f"{filter}: resumed between epochs (paper) or within one (difficulty)"
+        assert kept[0]["steps"] == 3

@@ -45,8 +45,9 @@ def wait_for_new_workers(process, old):
 def test_one_rank_speaks_and_writes(undisturbed):
     path, output = undisturbed
     said = output.splitlines()
-    assert said[0].startswith("digits: wrn-10-1 on digits, 3 epochs, filter paper; ")
-    assert "step by step, DistributedDataParallel on 2 ranks" in said[0]
+    assert said[0] == "Color changes nothing on grey images and is left out"
+    assert said[1].startswith("digits: wrn-10-1 on digits, 3 epochs, filter paper; ")
+    assert "step by step, DistributedDataParallel on 2 ranks" in said[1]
     assert [line.split()[1] for line in said if line.startswith("epoch ")] == ["1/3", "2/3", "3/3"]
     found = records(path)
     assert [record["kind"] for record in found] == ["epoch", "filter", "epoch", "filter", "epoch"]
@@ -72,6 +73,28 @@ def test_stopped_and_killed_workers_come_back_and_end_alike(undisturbed, tmp_pat
     assert f"stopped and saved; continue with: particleaugment resume {path}" in output
     assert output.count(f"resuming {path} in epoch ") == 2
     assert result(path) == result(undisturbed[0])
+
+
+@pytest.mark.slow
+def test_the_difficulty_filter_stopped_and_killed_on_two_ranks_ends_alike(tmp_path):
+    whole, path = tmp_path / "whole", tmp_path / "run"
+    settings = ("epochs=6", "every=1", "start=1.5", "speed=4")
+    process = train(whole, *settings, filter="difficulty")
+    with ending(process):
+        code, _, errors = end(process)
+    assert code == 0, errors
+    strengths = {record["strength"] for record in records(whole) if record["kind"] == "filter"}
+    assert len(strengths) > 2, "it is steered"
+    process = train(path, *settings, filter="difficulty", restarts=4)
+    with ending(process):
+        for rank, number in ((1, signal.SIGTERM), (0, signal.SIGKILL), (1, signal.SIGKILL)):
+            running = workers(process)
+            wait_into_the_next_epoch(path, process)
+            os.kill(workers(process)[rank], number)
+            wait_for_new_workers(process, running)
+        code, _, errors = end(process)
+    assert code == 0, errors
+    assert result(path) == result(whole)
 
 
 @pytest.mark.slow

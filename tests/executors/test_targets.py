@@ -345,7 +345,7 @@ def boxes_of(*rows):
             ValueError,
             "image 0 has 2 boxes but a single number as labels; give one label per box",
         ),
-        ({"labels": LABELS}, ValueError, "labels are those of boxes, .*; give boxes, too"),
+        ({"labels": LABELS}, ValueError, "labels belong to boxes .*; pass boxes too"),
         (
             {"keypoints": [torch.zeros(2, 4)] * 3},
             ValueError,

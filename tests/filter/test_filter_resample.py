@@ -197,7 +197,7 @@ def test_underflowed_weights_have_no_descendants():
         ({"scheme": "sytematic"}, "got 'sytematic'; did you mean 'systematic'?"),
         ({"scheme": "multi"}, "did you mean 'multinomial'?"),
         ({"scheme": None}, "scheme must be one of systematic, multinomial, stratified, residual, got None"),
-        ({"step": 2**32}, "step must lie in"),
+        ({"step": 2**32}, "step must be in"),
     ],
 )
 def test_resample_names_bad_arguments(arguments, message):

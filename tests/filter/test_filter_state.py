@@ -160,8 +160,8 @@ def test_unit_vectors_come_first_and_leave_the_rest_alone():
     [
         ({"num_particles": 1}, "num_particles must be at least 2, got 1"),
         ({"num_ops": 0}, "num_ops must be at least 1, got 0"),
-        ({"nonzero": 0}, r"nonzero must lie in 1..15.*got 0"),
-        ({"nonzero": 16}, r"nonzero must lie in 1..15.*got 16"),
+        ({"nonzero": 0}, r"nonzero must be in 1..15.*got 0"),
+        ({"nonzero": 16}, r"nonzero must be in 1..15.*got 16"),
         ({"value": 1.5}, r"value must be in \[0, 1\], got 1.5"),
         ({"value": -0.1}, r"value must be in \[0, 1\], got -0.1"),
         ({"value": math.nan}, "value must be .* got nan"),

@@ -184,8 +184,8 @@ def test_a_sparse_move_names_bad_arguments(arguments, message):
         ({"velocity": [0.1, 0.2]}, r"each of the 3 ops, got shape \[2\]"),
         ({"velocity": [[0.1, 0.2, 0.3]]}, r"each of the 3 ops, got shape \[1, 3\]"),
         ({"velocity": math.nan}, "velocity must be finite, got nan"),
-        ({"step": -1}, r"step must lie in 0..2\^32-1, got -1"),
-        ({"seed": -1}, "seed must lie in"),
+        ({"step": -1}, r"step must be in 0..2\^32-1, got -1"),
+        ({"seed": -1}, "seed must be in"),
     ],
 )
 def test_a_move_names_bad_arguments(arguments, message):

@@ -38,7 +38,7 @@ def result(path):
     return (path / "model.safetensors").read_bytes(), (path / "policy.json").read_bytes(), records
 
 
-@pytest.mark.parametrize("filter", ["paper", "gap"])
+@pytest.mark.parametrize("filter", ["paper", "difficulty"])
 def test_a_group_of_one_over_nccl_gives_the_bits_of_none(filter, tmp_path):
     settings = [part for setting in (*SETTINGS, f"filter={filter}") for part in ("--set", setting)]
     command = ["-m", "particleaugment", "train", "digits", "--deterministic", *settings, "--out"]
@@ -103,7 +103,7 @@ def pairs(tmp_path_factory):
     return {device: torch.load(folder / f"{device}.pt") for device in ("cuda", "cpu")}
 
 
-@pytest.mark.parametrize("filter", ["paper", "gap"])
+@pytest.mark.parametrize("filter", ["paper", "difficulty"])
 def test_two_ranks_on_one_gpu_train_as_two_on_the_cpu(pairs, filter):
     gpu, cpu = (pairs[device]["filter_steps"][filter] for device in ("cuda", "cpu"))
     assert gpu["trainee"] == cpu["trainee"] == "EagerTrainee", "gloo's sums cannot be captured"
@@ -114,7 +114,7 @@ def test_two_ranks_on_one_gpu_train_as_two_on_the_cpu(pairs, filter):
     torch.testing.assert_close(gpu["weights"], cpu["weights"], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("filter", ["paper", "gap"])
+@pytest.mark.parametrize("filter", ["paper", "difficulty"])
 def test_two_ranks_on_one_gpu_learn_the_policy_of_two_on_the_cpu(pairs, filter):
     gpu, cpu = (pairs[device]["filter_steps"][filter] for device in ("cuda", "cpu"))
     assert gpu["decisions"] == cpu["decisions"]

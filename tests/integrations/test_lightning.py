@@ -332,3 +332,20 @@ def test_a_filter_that_needs_the_training_losses_gets_those_of_training_step(tmp
         expected = sum(total for total, _ in counted) / sum(count for _, count in counted)
         assert losses[epoch] == pytest.approx(expected, rel=1e-5)
     assert len(losses) == 2
+
+
+def test_losses_observed_before_a_checkpoint_within_an_epoch_count(tmp_path):
+    keep = ModelCheckpoint(tmp_path, filename="kept", every_n_train_steps=5)
+    saving = {"callbacks": [keep], "enable_checkpointing": True, "max_steps": 5}
+    first, _ = search_by_training_loss(epochs=4)
+    trainer_of(tmp_path, ParticleAugmentCallback(first), **saving).fit(Module(), loader(first))
+    ((_, count),) = first.state_dict()["observed"]
+    assert count == 24, "two batches of the second epoch"
+
+    resumed, losses = search_by_training_loss(epochs=4)
+    module = Module()
+    trainer_of(tmp_path, ParticleAugmentCallback(resumed)).fit(
+        module, loader(resumed), ckpt_path=tmp_path / "kept.ckpt", weights_only=True
+    )
+    assert resumed.steps_taken == 3
+    assert len(losses) == 2, "after the second epoch and the third"

@@ -181,6 +181,21 @@ def test_networks_in_shards_are_refused(settings):
         ParticleAugmentCallback(search_of(), preprocess).on_train_begin(SimpleNamespace(**settings), None, None)
 
 
+def test_a_run_resumed_within_an_epoch_knows_the_losses_before(tmp_path):
+    found = []
+    for folder in ("straight", "resumed"):
+        search, losses = search_by_training_loss(epochs=3, seed=7)
+        set_seed(1)
+        saving = {"save_strategy": "steps", "save_steps": 1}
+        trainer = trainer_of(tmp_path / folder, search, model=Convolutional(), **saving)
+        start = tmp_path / folder / "checkpoint-5"  # after the second of three batches of the second epoch
+        if folder == "resumed":
+            shutil.copytree(tmp_path / "straight" / "checkpoint-5", start)
+        trainer.train(resume_from_checkpoint=str(start) if folder == "resumed" else None)
+        found.append((losses[-1], search.steps_taken, search.state))
+    assert found[0] == found[1]
+
+
 def test_a_search_that_holds_samples_out(tmp_path):
     search = pa.ParticleAugment((IMAGES, LABELS), epochs=5, filter=pa.GapFilter(measure_size=12), seed=7)
     seen, collate = [], AugmentCollator(search, preprocess)

@@ -112,7 +112,7 @@ def test_channels_last_gives_the_same_logits():
         ({"width": 0}, "width must be even and at least 2, got 0"),
         ({"num_classes": 0}, "num_classes must be at least 1"),
         ({"in_channels": 0}, "in_channels must be at least 1"),
-        ({"seed": -1}, "seed must lie in"),
+        ({"seed": -1}, "seed must be in"),
     ],
 )
 def test_impossible_arguments_are_named(arguments, message):

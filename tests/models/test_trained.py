@@ -3,6 +3,7 @@
 import pytest
 import torch
 from PIL import Image
+from runs import few_digits, finish, no_report, tiny  # noqa: F401
 from safetensors.torch import save_file
 
 import particleaugment as pa
@@ -13,7 +14,6 @@ from particleaugment.training.display import Display
 from particleaugment.training.run import RunFolder
 from particleaugment.training.session import Session
 from particleaugment.util.stop import Stop
-from runs import few_digits, finish, no_report, tiny  # noqa: F401
 
 
 def test_a_runs_network_gives_the_runs_logits(tiny, no_report, tmp_path, few_digits):  # noqa: F811

@@ -123,7 +123,7 @@ def test_dropout_acts_in_training_only():
         ({"width": 0}, "width must be at least 1, got 0"),
         ({"num_classes": 0}, "num_classes must be at least 1"),
         ({"in_channels": 0}, "in_channels must be at least 1"),
-        ({"dropout": 1.0}, r"dropout must lie in \[0, 1\)"),
+        ({"dropout": 1.0}, r"dropout must be in \[0, 1\)"),
     ],
 )
 def test_impossible_arguments_are_named(arguments, message):

@@ -8,10 +8,10 @@ import time
 import pytest
 import torch
 from mutations import payload_of, run_state, sealed
+from runs import StopAfter, command, finish, on_few, result
 
 from particleaugment.runs.verify import verify
 from particleaugment.training.checkpoint import CheckpointError, find_checkpoints, last_good, load_checkpoint
-from runs import StopAfter, command, finish, on_few, result
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # torch's, of tensors in beta
 

@@ -10,13 +10,13 @@ import sys
 import time
 
 import pytest
+from runs import TINY_OPTIONS, command, config_of, finish, result
 
 import particleaugment as pa
 from particleaugment.training.checkpoint import find_checkpoints, load_latest
 from particleaugment.training.run import RunError, RunFolder
 from particleaugment.training.session import Session
 from particleaugment.util.atomic import SaveError, write_atomically
-from runs import TINY_OPTIONS, command, config_of, finish, result
 
 SETTINGS = TINY_OPTIONS
 

@@ -10,13 +10,13 @@ from functools import reduce
 import pytest
 import torch
 from mutations import CONFIG, payload_of, run_state, sealed
+from runs import Bomb, command
 from toy import search_of
 
 import particleaugment as pa
 from particleaugment.models import build_model
 from particleaugment.training.checkpoint import CheckpointError, load_checkpoint
 from particleaugment.training.config import Config, ConfigError
-from runs import Bomb, command
 
 
 @pytest.fixture

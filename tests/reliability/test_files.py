@@ -9,12 +9,12 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from mutations import CONFIG, FORMATS, RAW, mutations, payload_of, run_state, sealed
+from runs import command, config_of, finish, on_few
 
 from particleaugment.training.checkpoint import find_checkpoints, load_checkpoint, load_latest
 from particleaugment.training.config import ConfigError
 from particleaugment.training.records import RecordError, parse_records
 from particleaugment.training.run import RunFolder
-from runs import command, config_of, finish, on_few
 
 JSON = [name for name, made in FORMATS.items() if made.is_json]
 

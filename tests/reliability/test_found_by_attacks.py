@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from mutations import payload_of, run_state, sealed
+from runs import StopAfter, command, finish, on_few, result
 
 import particleaugment as pa
 from particleaugment.runs.verify import verify
@@ -20,7 +21,6 @@ from particleaugment.training.checkpoint import (
     load_latest,
     save_checkpoint,
 )
-from runs import StopAfter, command, finish, on_few, result
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "attacks.py"
 

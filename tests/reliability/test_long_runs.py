@@ -4,8 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from runs import TINY
+from runs import TINY, TINY_DIFFICULTY
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from endurance import endure
@@ -23,9 +22,17 @@ def test_a_run_killed_three_times(tmp_path):
     assert found["runs_differing"] == 0
 
 
-def test_memory_files_and_threads_stay_flat(tiny, no_report, tmp_path):
-    found = endure(tmp_path, epochs=25, settings=TINY[1:])
+@pytest.mark.parametrize(("filter", "settings"), [("paper", TINY[1:]), ("difficulty", TINY_DIFFICULTY[1:])])
+def test_memory_files_and_threads_stay_flat(tiny, no_report, tmp_path, filter, settings):
+    found = endure(tmp_path, 25, filter, [*settings, "every=1"])
     assert found["flat"], found
-    assert found["resident_kib"]["last"] > 50_000
-    assert found["open_files"]["last"] > 2
-    assert found["threads"]["last"] >= 1
+    sizes = found["sizes"]
+    assert sizes["checkpoints"] == 2
+    assert sizes["filter_steps"] == 24
+    if filter == "difficulty":
+        # What a step leaves behind: some numbers.
+        assert sizes["last_checkpoint"] - sizes["first_checkpoint"] < 24 * 100
+        assert sizes["policy"] < 24 * 250
+    assert found["resident_kib"]["highest"] > 50_000
+    assert found["open_files"]["highest"] > 2
+    assert found["threads"]["highest"] >= 1

@@ -6,13 +6,13 @@ import re
 
 import pytest
 import torch
+from runs import TINY_OPTIONS, command, finish, result, session_of, timeless
 
 from particleaugment.trainee.eager import EagerTrainee
 from particleaugment.trainee.learner import Learner, NonFiniteLoss
 from particleaugment.training import loop
 from particleaugment.training.checkpoint import find_checkpoints, load_latest
 from particleaugment.training.run import RunError
-from runs import TINY_OPTIONS, command, finish, result, session_of, timeless
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

@@ -8,11 +8,11 @@ import sys
 import time
 
 import pytest
+from runs import TINY_OPTIONS, StopAfter, command, finish, result
 
 from particleaugment.training.checkpoint import find_checkpoints, load_latest
 from particleaugment.training.run import RunFolder
 from particleaugment.util import atomic
-from runs import TINY_OPTIONS, StopAfter, command, finish, result
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="there is no SIGSTOP here")
 SETTINGS = [*TINY_OPTIONS, "--set", "train_size=120", "--set", "device=cpu", "--checkpoint-seconds", "0", "-q"]

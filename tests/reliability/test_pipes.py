@@ -7,6 +7,7 @@ import time
 
 import pytest
 from PIL import Image
+from runs import StopAfter, command, finish, on_few
 
 import particleaugment as pa
 from particleaugment.data import load_cifar10, load_folder, load_mnist
@@ -14,7 +15,6 @@ from particleaugment.data.cifar import CIFAR10
 from particleaugment.data.download import DownloadError, fetch
 from particleaugment.data.idx import FILES
 from particleaugment.policies.imports import import_policy
-from runs import StopAfter, command, finish, on_few
 
 SECONDS = 20.0
 

@@ -41,8 +41,8 @@ def soak_figures():
     )
 
 
-def endurance_figures():
-    found = results("endurance")
+def endurance_figures(filter):
+    found = results("endurance")[filter]
     grown = (
         f"{label} {found[name]['growth_percent']:+.2f} % (highest {found[name]['highest']:,}{unit})"
         for name, label, unit in (
@@ -51,7 +51,26 @@ def endurance_figures():
             ("threads", "threads", ""),
         )
     )
-    return f"{found['epochs']} epochs; after warm-up: {', '.join(grown)}"
+    return f"{filter} filter, {found['epochs']} epochs; after warm-up: {', '.join(grown)}"
+
+
+def both_filters():
+    return "; ".join(endurance_figures(filter) for filter in ("paper", "difficulty"))
+
+
+def sizes_sentence():
+    found = results("endurance")["difficulty"]
+    sizes, epochs = found["sizes"], found["epochs"]
+    grown = sizes["last_checkpoint"] - sizes["first_checkpoint"]
+    return (
+        f"After {epochs} epochs with {sizes['filter_steps']} steps of the difficulty filter, `policy.json` has "
+        f"{sizes['policy']:,} bytes, `metrics.jsonl` {sizes['metrics']:,}, and a checkpoint {grown:,} more than the "
+        f"first one ({sizes['last_checkpoint']:,}); {sizes['checkpoints']} checkpoints are kept."
+    )
+
+
+def test_sizes_are_those_of_the_result_file():
+    assert sizes_sentence() in " ".join(PAGE.split()), sizes_sentence()
 
 
 def fuzz_figures():
@@ -71,7 +90,16 @@ def attack_figures():
     return f"{sum(found['attacks'] for found in classes.values()):,} attacks ({made}); {findings} findings"
 
 
-@pytest.mark.parametrize("figures", [soak_figures, endurance_figures, fuzz_figures, attack_figures])
+def ray_figures():
+    found = results("attack_ray")
+    kills = ", ".join(f"{part} {count}" for part, count in sorted(found["kills"].items()))
+    return (
+        f"{sum(found['kills'].values())} kills ({kills}), {found['comparisons']} comparison(s); "
+        f"{found['runs_compared']} runs compared, {len(found['findings'])} findings"
+    )
+
+
+@pytest.mark.parametrize("figures", [soak_figures, both_filters, fuzz_figures, attack_figures, ray_figures])
 def test_figures_are_those_of_the_result_files(figures):
     assert f"| {figures()} |" in PAGE, f"the page should say: {figures()}"
 
@@ -82,9 +110,13 @@ def test_the_long_runs_were_long_and_found_nothing():
     assert soak["runs_differing"] == 0
     assert {"checkpoint", "report"} < soak["phase_hit"].keys()
     assert soak["phase_hit"].keys() & {"clone", "measure"}, "filter steps"
-    assert endurance["epochs"] >= 300
-    assert endurance["flat"]
+    for filter in ("paper", "difficulty"):
+        assert endurance[filter]["epochs"] >= 300
+        assert endurance[filter]["flat"]
     assert all(counts["files"] >= 10_000 for counts in fuzz["formats"].values())
     attacks = results("attacks")["classes"].values()
     assert sum(found["attacks"] for found in attacks) >= 2000
     assert not any(found["findings"] for found in attacks)
+    ray = results("attack_ray")
+    assert {"worker", "raylet", "run", "command", "board"} == ray["kills"].keys()
+    assert ray["findings"] == []

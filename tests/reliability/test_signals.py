@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from runs import TINY_OPTIONS, command, finish, on_few, result
 
 from particleaugment.policies import parse
 from particleaugment.report import page
@@ -14,7 +15,6 @@ from particleaugment.trainee.eager import EagerTrainee
 from particleaugment.training import session
 from particleaugment.training.checkpoint import find_checkpoints, load_latest
 from particleaugment.util.stop import Stop, StopNow
-from runs import TINY_OPTIONS, command, finish, on_few, result
 
 SETTINGS = TINY_OPTIONS
 SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
@@ -104,7 +104,7 @@ def test_the_second_signal_ends_at_once(place, number, tiny, no_report, undistur
         patch.setattr(owner, name, signalling(getattr(owner, name), number, number, at=at))
         outcome = train(path)
     assert outcome.exit_code == 128 + number
-    assert outcome.stderr == "particleaugment: stopped at once; what the last checkpoint holds is kept\n"
+    assert outcome.stderr == "particleaugment: stopped immediately; the last checkpoint is kept\n"
     state, problems = load_latest(path)
     assert problems == []
     assert (state["position"]["epoch"] if state else None) == epoch, "nothing older than the last checkpoint is lost"

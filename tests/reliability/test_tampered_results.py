@@ -11,6 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 from mutations import CONFIG, RAW, epoch_record, filter_record, search
 from pages import check_self_contained, check_well_formed, outline
+from runs import command
 
 from particleaugment import TrivialAugment
 from particleaugment.compare.arms import Base, parse_arms, parse_seeds
@@ -21,7 +22,6 @@ from particleaugment.recipes import get_recipe
 from particleaugment.report import html as pages
 from particleaugment.report.page import write_report
 from particleaugment.training.run import RunError, RunFolder
-from runs import command
 
 HOSTILE = [
     "<script>alert(1)</script>",

@@ -9,6 +9,7 @@ import time
 import pytest
 from PIL import Image
 from rich.table import Table
+from runs import command
 
 from particleaugment.data.cifar import CIFAR10
 from particleaugment.data.download import Archive, DownloadError, fetch
@@ -17,7 +18,6 @@ from particleaugment.training.display import Display
 from particleaugment.util.hints import nearest_name
 from particleaugment.util.output import Output, say
 from particleaugment.util.shown import printable, printable_lines
-from runs import command
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J"
 

@@ -8,13 +8,13 @@ import shutil
 import pytest
 import torch
 from mutations import payload_of, sealed
+from runs import StopAfter, command, config_of, finish, on_few, session_of
 from safetensors.torch import load_file, save_file
 
 import particleaugment as pa
 from particleaugment.runs.verify import verify
 from particleaugment.training.checkpoint import find_checkpoints, load_checkpoint
 from particleaugment.training.run import RunFolder
-from runs import StopAfter, command, config_of, finish, on_few, session_of
 
 
 @pytest.fixture(scope="module")
@@ -71,17 +71,17 @@ def test_a_stopped_run(stopped):
     parts = told(stopped, 0)
     assert parts["checkpoint"].endswith("the newest is in epoch 3")
     assert parts["model"] == "not written yet: that happens when the run ends"
-    assert parts["resumable"] == f"'particleaugment resume {stopped}' goes on in epoch 3"
+    assert parts["resumable"] == f"'particleaugment resume {stopped}' continues in epoch 3"
     with open(stopped / "metrics.jsonl", "a") as file:
         file.write('{"kind": "epoch", "epo')
-    assert "0 lines newer than the checkpoint, which resume writes anew" in told(stopped, 0)["metrics"]
+    assert "0 lines newer than the checkpoint, which resume rewrites" in told(stopped, 0)["metrics"]
 
 
 def test_a_run_that_has_just_begun(tmp_path):
     run = RunFolder.create(tmp_path / "run", config_of())
     parts = told(run.path, 0)
     assert parts["checkpoint"] == "none yet"
-    assert parts["resumable"].endswith("goes on from the start")
+    assert parts["resumable"].endswith("continues from the start")
     with run.locked():
         assert told(run.path, 0)["in use"].startswith(f"by process {os.getpid()} on ")
 

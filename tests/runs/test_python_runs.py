@@ -3,13 +3,13 @@
 import signal
 
 import pytest
+from runs import StopAfter, command, config_of, result
 
 import particleaugment as pa
 from particleaugment.runs import train as running
 from particleaugment.runs.train import Interrupted, RunFailed
 from particleaugment.training.config import ConfigError
 from particleaugment.training.run import RunError
-from runs import StopAfter, command, config_of, result
 
 
 def test_a_run_from_python_is_the_commands(tiny, no_report, tmp_path):

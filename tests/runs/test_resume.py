@@ -24,7 +24,8 @@ def start(*arguments, program=("-m", "particleaugment")):
 
 
 def train(path, filter, *arguments):
-    known = [each for each in SETTINGS if filter == "paper" or not each.startswith("clone_size")]
+    unknown = {"gap": ("clone_size",), "difficulty": ("clone_size", "num_particles")}.get(filter, ())
+    known = [each for each in SETTINGS if not each.startswith(unknown)]
     settings = [part for setting in known for part in ("--set", setting)]
     return start("train", "--set", f"filter={filter}", *settings, "--out", path, "--checkpoint-seconds", 0, *arguments)
 
@@ -96,7 +97,7 @@ def result(path):
     return (path / "model.safetensors").read_bytes(), (path / "policy.json").read_bytes(), records
 
 
-@pytest.fixture(scope="module", params=[pytest.param("gap", marks=pytest.mark.slow), "paper"])
+@pytest.fixture(scope="module", params=[pytest.param("difficulty", marks=pytest.mark.slow), "paper"])
 def undisturbed(tmp_path_factory, request):
     path = tmp_path_factory.mktemp("runs") / "undisturbed"
     assert end(train(path, request.param, "--quiet")) == "", "--quiet prints nothing"

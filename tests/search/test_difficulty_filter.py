@@ -197,6 +197,10 @@ def test_losses_that_are_not_finite_are_skipped_and_said():
     state, record = filter.step(filter.init(0, OPS), subject(math.nan, 0.5), epoch=1, epochs=50)
     assert (state.skipped, state.strength) == (1, 2)
     assert record.skip_reason == "the held-out loss is nan, so the difficulty is not known"
+    for loss in (math.nan, math.inf, -math.inf):
+        state, record = filter.step(filter.init(0, OPS), subject(1.0, loss), epoch=1, epochs=50)
+        assert (state.skipped, state.strength) == (1, filter.start)
+        assert record.skip_reason == f"the training loss is {loss}, so the difficulty is not known"
 
 
 def test_in_ones_own_loop_it_steers_by_the_losses_that_it_is_shown():

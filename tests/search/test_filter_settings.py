@@ -35,9 +35,9 @@ def test_a_search_with_other_settings_cannot_be_loaded(change, what):
     [
         ({"num_particles": 1}, "num_particles must be at least 2, got 1"),
         ({"num_particles": 2.5}, "num_particles must be a whole number"),
-        ({"nonzero": 16}, r"nonzero must lie in 1..15, the number of ops, got 16"),
+        ({"nonzero": 16}, r"nonzero must be in 1..15, the number of ops, got 16"),
         ({"nonzero": 0}, "nonzero must be a whole number from 1 to 1,000, got 0"),
-        ({"nonzero": 3, "ops": ("Rotate", "Invert")}, r"nonzero must lie in 1..2"),
+        ({"nonzero": 3, "ops": ("Rotate", "Invert")}, r"nonzero must be in 1..2"),
         ({"eta": 0.0}, "eta must be finite and above 0, got 0.0"),
         ({"eta": -1.0}, "eta must be"),
         ({"eta": math.nan}, "eta must be"),

@@ -206,9 +206,9 @@ def test_what_observe_takes():
         search.observe(torch.arange(4), torch.ones(4, 8))
     losses = torch.ones(4, 1, requires_grad=True)
     search.observe(torch.arange(4), losses)
-    assert search.state_dict()["observed"] == (4.0, 4)
+    assert search.state_dict()["observed"] == ((4.0, 4),)
     search.observe(torch.arange(2), torch.tensor(0.5, requires_grad=True))
-    assert search.state_dict()["observed"] == (5.0, 6)
+    assert search.state_dict()["observed"] == ((5.0, 6),)
 
 
 def test_filters_that_need_no_losses_take_them_all_the_same():
@@ -220,3 +220,17 @@ def test_filters_that_need_no_losses_take_them_all_the_same():
             search.observe(ids, torch.ones(len(ids)))
         search.step(model, loss=cross_entropy, preprocess=preprocess)
     assert search.steps_taken == 1
+
+
+@pytest.mark.parametrize("losses", [[1.0] * 4, 0.5, None, torch.ones(4, dtype=torch.complex64)])
+def test_what_observe_refuses(losses):
+    search = search_of()
+    search.begin_epoch(1)
+    with pytest.raises(TypeError, match=r"^search.observe takes a tensor of losses, got "):
+        search.observe(torch.arange(4), losses)
+
+
+@pytest.mark.parametrize("epoch", [0, -1, 1.0, 1.5, True, "1", None, 10**6])
+def test_epochs_that_cannot_begin(epoch):
+    with pytest.raises((TypeError, ValueError), match="epoch"):
+        search_of().begin_epoch(epoch)

@@ -136,7 +136,7 @@ def test_a_sampler_of_the_whole_data_set_is_refused(workers):
     search.begin_epoch(1)
     train = search.training_set()
     message = (
-        r"index \d+ is outside the training set: it has 36 samples, since 12 of 48 are held out for measuring; make"
+        r"index \d+ is outside the training set: it has 36 samples, since 12 of 48 are held out for measuring; create"
     )
     for sampler in (range(48), DistributedSampler(range(48), 1, 0), WeightedRandomSampler(torch.ones(48), 200)):
         with pytest.raises(IndexError, match=message):

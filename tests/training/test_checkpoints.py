@@ -5,6 +5,7 @@ import pickle
 
 import pytest
 import torch
+from runs import Bomb, sealed
 
 from particleaugment.models import build_model
 from particleaugment.models.weight_files import network_tensors
@@ -17,7 +18,6 @@ from particleaugment.training.checkpoint import (
     save_checkpoint,
 )
 from particleaugment.training.network import make_optimizer
-from runs import Bomb, sealed
 
 CONFIG = get_recipe("digits").override(["policy=none", "epochs=3", "momentum=0", "nesterov=false"])
 WEIGHTS = {name: torch.zeros_like(tensor, device="cpu") for name, tensor in network_tensors("wrn-10-1", 10).items()}

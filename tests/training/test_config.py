@@ -6,6 +6,7 @@ import re
 
 import pytest
 import torch
+from runs import config_of
 
 from particleaugment import PaperFilter
 from particleaugment.recipes import get_recipe, recipe
@@ -15,7 +16,6 @@ from particleaugment.training.config import SECTIONS, TOP, Config, ConfigError, 
 from particleaugment.training.override import override
 from particleaugment.training.session import learning_rate
 from particleaugment.training.settings import TrainingSettings
-from runs import config_of
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,8 @@ def test_override(assignment, name, value):
         ("clone_size=half", "clone_size takes a whole number or a number, got 'half'"),
         ("clone_size=1.5", "clone_size must be a number of samples or a fraction"),
         ("seed=-1", "seed must not be negative"),
-        ("flip=2", "flip must lie in 0..1, got 2.0"),
-        ("erase=nan", "erase must lie in 0..1"),
+        ("flip=2", "flip must be in 0..1, got 2.0"),
+        ("erase=nan", "erase must be in 0..1"),
         ("learning_rate=0", "learning_rate must be a positive number, got 0.0"),
         ("learning_rate=nan", "learning_rate must be a positive number"),
         ("weight_decay=-1", "weight_decay must be a non-negative number"),
@@ -86,7 +86,7 @@ def test_override(assignment, name, value):
         ("precision=fp8", "precision must be one of auto, bf16, tf32, fp32, got 'fp8'"),
         ("policy=nonne", "nonne"),
         ("num_particles=1", "num_particles must be at least 2"),
-        ("nonzero=16", "nonzero must lie in 1..15"),
+        ("nonzero=16", "nonzero must be in 1..15"),
         ("eta=0", "eta must be finite and above 0"),
         ("resampling=sistematic", "did you mean systematic"),
         ("ops=Rotat,Invert,Color", "did you mean Rotate"),

@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 from rich.console import Console
+from runs import TINY_OPTIONS, Bomb, StopAfter, command, config_of, finish, on_few, result, sealed, session_of
 
 import particleaugment as pa
 from particleaugment.trainee.learner import Learner, NonFiniteLoss
@@ -20,18 +21,19 @@ from particleaugment.training.display import Display
 from particleaugment.training.run import RunError, RunFolder
 from particleaugment.training.session import Session
 from particleaugment.util.stop import Stop, Stopped
-from runs import TINY_OPTIONS, Bomb, StopAfter, command, config_of, finish, on_few, result, sealed, session_of
 
 
-def test_a_run_stopped_after_any_batch_goes_on_exactly(tiny, no_report, tmp_path):
+@pytest.mark.parametrize(("filter", "turns"), [("paper", 3), ("difficulty", 1)])
+def test_a_run_stopped_after_any_batch_goes_on_exactly(tiny, no_report, tmp_path, filter, turns):
+    settings = [f"filter={filter}", "epochs=2"]
     counter = StopAfter(10**9)
-    finish(tmp_path / "whole", "epochs=2", stop=counter)
+    finish(tmp_path / "whole", *settings, stop=counter)
     checks = 10**9 - counter.left
-    assert checks == 3 + 1 + 3 + 3 + 1, "train, evaluate, filter, train, evaluate"
+    assert checks == 3 + 1 + turns + 3 + 1, "train, evaluate, filter, train, evaluate"
     expected = result(tmp_path / "whole")
     for number in range(1, checks + 1):
         path = tmp_path / f"stopped-{number}"
-        _, ended = finish(path, "epochs=2", stop=StopAfter(number))
+        _, ended = finish(path, *settings, stop=StopAfter(number))
         assert not ended
         assert not (path / "model.safetensors").exists()
         assert find_checkpoints(path)
@@ -46,11 +48,13 @@ class Crash(BaseException):
     """The process is killed."""
 
 
-def test_a_run_killed_at_any_file_operation_goes_on_exactly(tiny, no_report, tmp_path, monkeypatch):
-    assert finish(tmp_path / "whole", "epochs=2")[1]
+@pytest.mark.parametrize("filter", ["paper", "difficulty"])
+def test_a_run_killed_at_any_file_operation_goes_on_exactly(tiny, no_report, tmp_path, monkeypatch, filter):
+    settings = [f"filter={filter}", "epochs=2"]
+    assert finish(tmp_path / "whole", *settings)[1]
     expected = result(tmp_path / "whole")
     path, allowed, kills = tmp_path / "run", 0, set()
-    RunFolder.create(path, config_of("epochs=2"))
+    RunFolder.create(path, config_of(*settings))
     ended = False
     while not ended:
         allowed += 1

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from runs import StopAfter, config_of, finish, result, session_of, timeless
 from safetensors import safe_open
 from safetensors.torch import load as from_safetensors
 from torch import nn
@@ -16,7 +17,6 @@ from particleaugment.trainee.eager import EagerTrainee
 from particleaugment.training import loop
 from particleaugment.training.config import ConfigError
 from particleaugment.training.session import learning_rate
-from runs import StopAfter, config_of, finish, result, session_of, timeless
 
 
 def test_filter_steps_follow_the_epochs_that_they_should(tiny, no_report, tmp_path):

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from runs import StopAfter, config_of, epoch_record, filter_record, finish, result, timeless
 
 import particleaugment as pa
 from particleaugment.report.page import write_report
@@ -11,7 +12,6 @@ from particleaugment.training.config import ConfigError
 from particleaugment.training.moments import falls_on, interval
 from particleaugment.training.records import RecordError, parse_records
 from particleaugment.training.run import RunFolder
-from runs import StopAfter, config_of, epoch_record, filter_record, finish, result, timeless
 
 SPARSE = ("epochs=8", "evaluate_every=3", "every=2")
 

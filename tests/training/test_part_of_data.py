@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from runs import StopAfter, command, config_of, finish, result, session_of
 
 from particleaugment.data.identity import data_identity
 from particleaugment.recipes import get_recipe
 from particleaugment.training.build import build
 from particleaugment.training.config import Config, ConfigError
 from particleaugment.training.settings import DataSettings
-from runs import StopAfter, command, config_of, finish, result, session_of
 
 SMALL = ["epochs=2", "train_size=60", "batch_size=20", "clone_size=20", "measure_size=10"]
 

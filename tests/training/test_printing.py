@@ -5,6 +5,7 @@ import re
 
 import torch
 from rich.console import Console
+from runs import TINY_GAP, command, config_of, epoch_record, filter_record, finish, result
 from toy import search_of
 
 import particleaugment as pa
@@ -12,7 +13,6 @@ from particleaugment.report.summary import filter_health, leading_ops, phase_sec
 from particleaugment.training.display import Display
 from particleaugment.training.run import RunFolder
 from particleaugment.training.session import Session
-from runs import TINY_GAP, command, config_of, epoch_record, filter_record, finish, result
 
 
 def test_what_a_run_prints(tiny, tmp_path):
@@ -102,7 +102,7 @@ def test_checkpoints_are_as_far_apart_as_asked(tiny, no_report, tmp_path, monkey
         saved.clear()
         command("train", *settings, "--out", tmp_path / str(seconds), "--checkpoint-seconds", seconds, "-q")
         assert saved == expected
-    assert "Least seconds between two checkpoints" in command("train", "--help").stdout
+    assert "Minimum seconds between checkpoints" in command("train", "--help").stdout
     assert "--checkpoint-seconds" in command("resume", "--help").stdout
 
 

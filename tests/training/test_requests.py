@@ -5,6 +5,7 @@ import os
 import re
 
 import pytest
+from runs import TINY_OPTIONS, StopAfter, command, config_of, finish
 from toy import search_of
 
 import particleaugment as pa
@@ -13,7 +14,6 @@ from particleaugment.runs.verify import verify
 from particleaugment.training.checkpoint import find_checkpoints
 from particleaugment.training.config import ConfigError
 from particleaugment.training.run import RunFolder
-from runs import TINY_OPTIONS, StopAfter, command, config_of, finish
 
 
 def refuse(path, *arguments, code):
@@ -120,7 +120,7 @@ def test_a_runs_folder_is_left_alone(tiny, no_report, tmp_path):
 def test_the_command_that_continues_a_run_can_be_given_to_a_shell(tmp_path):
     path = RunFolder.create(tmp_path / "my run", config_of()).path
     assert f"continue it with \"particleaugment resume '{path}'\", remove it," in refuse(path, code=1)
-    assert f"\"particleaugment resume '{path}'\" goes on from the start" in " ".join(verify(path).lines(1000))
+    assert f"\"particleaugment resume '{path}'\" continues from the start" in " ".join(verify(path).lines(1000))
 
 
 def test_a_folder_that_cannot_be_made(tmp_path):

@@ -5,11 +5,11 @@ import os
 import subprocess
 
 import pytest
+from runs import command, config_of, epoch_record, filter_record
 
 from particleaugment.training import run as run_module
 from particleaugment.training.run import RunError, RunFolder
 from particleaugment.util import atomic
-from runs import command, config_of, epoch_record, filter_record
 
 
 def test_a_run_folder_appears_with_its_configuration(tmp_path):

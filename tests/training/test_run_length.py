@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 from PIL import Image
+from runs import command
 
 from particleaugment.recipes import get_recipe
 from particleaugment.training.run import RunFolder
 from particleaugment.training.run_length import with_epochs
-from runs import command
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from runs import config_of, finish, result
 
 from particleaugment.training import loop
 from particleaugment.training.display import Display
@@ -9,7 +10,6 @@ from particleaugment.training.run import RunFolder
 from particleaugment.training.session import Session
 from particleaugment.training.shared import SharedParts
 from particleaugment.util.stop import Stop
-from runs import config_of, finish, result
 
 
 def shared_session(path, shared, *assignments):

@@ -138,7 +138,7 @@ class Augment(nn.Module):
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch, part of every draw's key; call it before each epoch."""
-        self._live.epoch = _checked_epoch(epoch)
+        self._live.epoch = checked_epoch(epoch)
 
     @_left_to_python
     def forward(
@@ -185,7 +185,8 @@ class Augment(nn.Module):
         if isinstance(images, OneImage):
             assert not isinstance(ids, Tensor)
             return self._one_with_steps(images, ids, wanted)
-        assert not isinstance(ids, int)
+        if isinstance(ids, int):
+            raise TypeError(f"sample ids must be an int64 tensor, one id per image of the batch, got the number {ids}")
         return self._batch_with_steps(images, ids, wanted)
 
     def _one_with_steps(self, image: OneImage, id: int | None, wanted: bool) -> tuple[Any, Steps | None]:
@@ -300,7 +301,8 @@ def _first(result: Tensor | Augmented) -> Tensor | Augmented:
     return Augmented(*[None if part is None else part[0] for part in result])  # type: ignore[arg-type]
 
 
-def _checked_epoch(epoch: object) -> int:
+def checked_epoch(epoch: object) -> int:
+    """Return an epoch as a number, or raise a TypeError or ValueError."""
     try:
         if isinstance(epoch, bool) or (isinstance(epoch, Tensor) and epoch.dtype == torch.bool):
             raise TypeError

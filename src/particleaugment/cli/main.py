@@ -39,40 +39,40 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 policy_app = typer.Typer(
-    help="Look at policies, and carry them to and from other projects.",
+    help="Show policies; export them to and import them from other projects.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 app.add_typer(policy_app, name="policy")
 
 CheckpointSeconds = Annotated[
-    float, typer.Option(min=0.0, metavar="SECONDS", help="Least seconds between two checkpoints.")
+    float, typer.Option(min=0.0, metavar="SECONDS", help="Minimum seconds between checkpoints.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 
 @app.command()
 def train(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="Name of a recipe; list shows them.")] = "digits",
-    out: Annotated[Path | None, typer.Option(metavar="RUN", help="Run folder; runs/RECIPE-SEED if not given.")] = None,
+    recipe: Annotated[
+        str, typer.Argument(metavar="RECIPE", help="A recipe; `particleaugment list` shows all.")
+    ] = "digits",
+    out: Annotated[Path | None, typer.Option(metavar="RUN", help="Run folder (default: runs/RECIPE-SEED).")] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the run.")] = 0,
     deterministic: Annotated[
-        bool, typer.Option("--deterministic", help="Repeat bit for bit on the same GPU, at some cost of speed.")
+        bool, typer.Option("--deterministic", help="Bit-identical results on the same GPU; slower.")
     ] = False,
     assignments: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="A setting of the recipe; repeatable. filter=paper is the paper's."
-        ),
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of the recipe; repeatable."),
     ] = None,
     checkpoint_seconds: CheckpointSeconds = 5.0,
     quiet: Quiet = False,
 ) -> None:
-    """Train a network by a recipe and learn its policy.
+    """Train a network with a recipe and learn its policy.
 
-    Ctrl-C saves and stops; resume continues to the identical result. A fixed
-    policy takes the place of the search with --set policy=NAME. Under torchrun,
-    several processes share the work, and a run that is there already goes on.
+    Ctrl-C saves and stops; `resume` continues to the identical result. Use
+    --set policy=NAME for a fixed policy instead of a search. Under torchrun,
+    several processes share the work, and an existing run resumes.
     """
 
     def config() -> Config:
@@ -91,12 +91,12 @@ def train(
 def resume(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
     data_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where the data are now, if they have been moved.")
+        Path | None, typer.Option(metavar="DIR", help="New directory of the data, if they have moved.")
     ] = None,
     checkpoint_seconds: CheckpointSeconds = 5.0,
     quiet: Quiet = False,
 ) -> None:
-    """Continue a stopped or killed run exactly where it was."""
+    """Resume a stopped or killed run exactly where it was."""
 
     with _clear_errors():
         from particleaugment.runs.train import resume as resume_run
@@ -123,9 +123,9 @@ def _compare(*arguments: Any, **options: Any) -> None:
 
 @app.command()
 def verify(run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")]) -> None:
-    """Check every file of a run folder and say what is sound.
+    """Check every file of a run folder.
 
-    The exit code is 1 if anything is wrong.
+    The exit code is 1 if a file is damaged or missing.
     """
     with _clear_errors():
         from particleaugment.runs.verify import verify as verify_run
@@ -138,9 +138,9 @@ def verify(run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder."
 
 @policy_app.command("show")
 def policy_show(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Policy file, or a run's folder.")], epoch: Epoch = None
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Policy file or run folder.")], epoch: Epoch = None
 ) -> None:
-    """Print a policy file's policy in a few lines."""
+    """Print a policy in a few lines."""
     with _clear_errors():
         from particleaugment.policies import load
         from particleaugment.report.summary import leading_ops
@@ -161,9 +161,9 @@ def policy_show(
 def policy_gallery(
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="FILE", help="Policy file; without one, every op and several policies."),
+        typer.Argument(metavar="FILE", help="Policy file (default: every op and several policies)."),
     ] = None,
-    out: Annotated[Path, typer.Option(metavar="PNG", help="Picture to write.")] = Path("gallery.png"),
+    out: Annotated[Path, typer.Option(metavar="PNG", help="Output file.")] = Path("gallery.png"),
 ) -> None:
     """Write a PNG that shows what a policy does to embedded images."""
     with _clear_errors():
@@ -176,12 +176,12 @@ def policy_gallery(
 @app.command()
 def data(
     name: Annotated[str, typer.Argument(metavar="NAME", help="mnist, fashion-mnist, cifar10 or cifar100.")],
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where its folder goes.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Directory to put its folder in.")],
     quiet: Quiet = False,
 ) -> None:
-    """Download a data set, or unpack its archive.
+    """Download and unpack a data set.
 
-    An archive of CIFAR that is in DIR already is checked and unpacked.
+    A CIFAR archive that is already in DIR is checked and unpacked.
     """
     with _clear_errors():
         from particleaugment.data.download import DownloadError, fetch
@@ -191,28 +191,28 @@ def data(
         except DownloadError as error:
             _fail(str(error), 1)
         except KeyboardInterrupt:
-            _fail("stopped; the same command goes on from what has arrived", 130)
+            _fail("stopped; rerun the command to resume the download", 130)
         if not quiet:
             say(f"{name} is in {folder}")
 
 
 @app.command()
 def bench(
-    quick: Annotated[bool, typer.Option("--quick", help="Measure less: under a minute on two CPU cores.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Shorter: under a minute on two CPU cores.")] = False,
     data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder of CIFAR-10, for the epochs on a GPU.")
+        Path | None, typer.Option(metavar="DIR", help="CIFAR-10 directory, to time epochs on a GPU.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="JSON", help="File to write the results to.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="JSON", help="Write the results to this file.")] = None,
 ) -> None:
     """Time augmentation and training on this machine.
 
-    Peers that are installed are timed beside it.
+    Also times timm and torchvision if they are installed.
     """
     with _clear_errors():
         from particleaugment.bench import suite
 
         if out is not None and not out.absolute().parent.is_dir():
-            raise ValueError(f"there is no folder {out.absolute().parent} to write {out.name} to; make it first")
+            raise ValueError(f"there is no folder {out.absolute().parent} to write {out.name} to; create it first")
         console = Output()
         with console.status("") as status:
             settings = suite.QUICK if quick else suite.FULL
@@ -224,14 +224,14 @@ def bench(
         console.print(suite.table(document))
         console.print(suite.describe(document))
         if data is not None and document["machine"]["gpu"] is None:
-            console.print("There is no GPU here, so the epochs are of the small network on the digits, not of --data.")
+            console.print("There is no GPU here, so the small network on the digits was timed instead of --data.")
         if out is not None:
             say(f"wrote {out}")
 
 
 @app.command("list")
 def list_all() -> None:
-    """List recipes, policies, arms and models, one line each."""
+    """List recipes, policies, filters, arms and models."""
     from particleaugment.compare.arms import ARMS
     from particleaugment.models import MODELS, PATTERNS
     from particleaugment.policies.parse import SHORT_STRINGS
@@ -241,10 +241,10 @@ def list_all() -> None:
     print("Recipes (particleaugment train NAME)")
     for name, recipe in RECIPES.items():
         print(f"  {name:<20} {(recipe.__doc__ or '').strip().splitlines()[0]}")
-    print("Policies (--set policy=NAME; 'learned' is the usual one)")
+    print("Policies (--set policy=NAME; the default is 'learned')")
     for name, meaning in SHORT_STRINGS.items():
         print(f"  {name:<20} {meaning}")
-    print("Filters (--set filter=NAME), what learns a policy")
+    print("Filters, which learn a policy (--set filter=NAME)")
     for name, filter in FILTERS.items():
         print(f"  {name:<20} {(filter.__doc__ or '').strip().splitlines()[0]}")
     print("Arms (particleaugment compare RECIPE --arms NAME,NAME)")
@@ -290,9 +290,9 @@ def _clear_errors() -> Iterator[None]:
             _fail(f"the output was closed: {stop}", stop.exit_code)
         raise typer.Exit(stop.exit_code) from None
     except StopNow as stop:
-        _fail("stopped at once; what the last checkpoint holds is kept", stop.exit_code)
+        _fail("stopped immediately; the last checkpoint is kept", stop.exit_code)
     except KeyboardInterrupt:
-        _fail("stopped at once; what the last checkpoint holds is kept", 130)
+        _fail("stopped immediately; the last checkpoint is kept", 130)
 
 
 add_commands(policy_app, _clear_errors)

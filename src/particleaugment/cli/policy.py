@@ -15,9 +15,9 @@ from particleaugment.util.output import say
 
 __all__ = ["Epoch", "add_commands"]
 
-Out = Annotated[Path | None, typer.Option(metavar="PATH", help="File to write; printed if not given.")]
+Out = Annotated[Path | None, typer.Option(metavar="PATH", help="Output file (default: print).")]
 
-Epoch = Annotated[int | None, typer.Option(min=1, metavar="N", help="Of a schedule, the epoch; the last if not given.")]
+Epoch = Annotated[int | None, typer.Option(min=1, metavar="N", help="Epoch of a schedule (default: the last).")]
 
 
 class Target(StrEnum):
@@ -42,15 +42,14 @@ def add_commands(app: typer.Typer, clear_errors: Callable[[], AbstractContextMan
     @app.command("export")
     def policy_export(
         file: Annotated[Path, typer.Argument(metavar="FILE", help="Policy file.")],
-        to: Annotated[Target, typer.Option(help="The library to write it for.")],
+        to: Annotated[Target, typer.Option(help="Target library.")],
         epoch: Epoch = None,
         out: Out = None,
     ) -> None:
-        """Write a policy for another library, and say what is lost.
+        """Export a policy to another library, and say what is lost.
 
-        Of a learned schedule the policy of one epoch is taken; its particles become weighted sub-policies. The gap
-        filter takes augmentation back over the last fifth of training, so its last policy does little: name an
-        epoch before that.
+        A learned schedule is exported at one epoch, as weighted sub-policies. The gap filter reduces augmentation
+        to almost nothing over the last fifth of training; choose an epoch before that for its schedules.
         """
         with clear_errors():
             from particleaugment.policies import load
@@ -60,14 +59,16 @@ def add_commands(app: typer.Typer, clear_errors: Callable[[], AbstractContextMan
 
     @app.command("import")
     def policy_import(
-        file: Annotated[Path, typer.Argument(metavar="FILE", help="Python file with published lists; it is not run.")],
+        file: Annotated[
+            Path, typer.Argument(metavar="FILE", help="Python file with published lists; it is not executed.")
+        ],
         source: Annotated[Source, typer.Option("--from", help="The project that published it.")],
         name: Annotated[
-            str | None, typer.Option("--name", metavar="NAME", help="Variable or function to take, of several.")
+            str | None, typer.Option("--name", metavar="NAME", help="Variable or function, if there are several.")
         ] = None,
         out: Out = None,
     ) -> None:
-        """Read a published list of sub-policies into a policy file."""
+        """Convert a published list of sub-policies to a policy file."""
         with clear_errors():
             from particleaugment.policies.imports import import_policy
             from particleaugment.policies.policy import document

@@ -152,10 +152,7 @@ def remarks(comparison: Comparison, folder: ComparisonFolder | None = None) -> l
     summaries = arm_summaries(comparison.arms, comparison.runs)
     single = [summary.arm for summary in summaries if summary.runs == 1]
     if single:
-        found.append(
-            f"One finished run only, so no deviation and no interval: {', '.join(single)}. Two runs of the same arm "
-            "differ too; one run each cannot tell which arm is better."
-        )
+        found.append(f"One finished run only, so no deviation and no interval: {', '.join(single)}.")
     for difference in differences(comparison.arms, comparison.runs, comparison.against):
         points = difference.points
         if points is not None and points.left_out:

@@ -25,25 +25,29 @@ __all__ = ["compare"]
 
 
 def compare(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE|FOLDER", help="A recipe; with --report, a FOLDER.")],
+    recipe: Annotated[
+        str, typer.Argument(metavar="RECIPE|FOLDER", help="A recipe; with --report, a comparison folder.")
+    ],
     arms: Annotated[
         str,
         typer.Option(
             metavar="ARM,ARM",
-            help="Arms, separated by commas; list shows them. difficulty is the filter that train uses, paper the "
-            "paper's to the letter. Also schedule:FILE and name:key=value,key=value.",
+            help="Arms, separated by commas; `particleaugment list` shows all. Also schedule:FILE and "
+            "name:key=value,key=value.",
         ),
     ] = "none,trivialaugment,randaugment,difficulty",
-    seeds: Annotated[str, typer.Option("--seeds", metavar="SEEDS", help="Seeds, as 0-11 or 0,3,7.")] = "0-2",
-    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="runs/compare-RECIPE if not given.")] = None,
+    seeds: Annotated[str, typer.Option("--seeds", metavar="SEEDS", help="Seeds, such as 0-11 or 0,3,7.")] = "0-2",
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Output folder (default: runs/compare-RECIPE).")
+    ] = None,
     assignments: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of all arms; repeatable.")
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of all arms; repeatable.")
     ] = None,
     against: Annotated[
-        str | None, typer.Option(metavar="ARM", help="Arm to compare with; the first if not given.")
+        str | None, typer.Option(metavar="ARM", help="Arm to compare with (default: the first).")
     ] = None,
     jobs: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Runs at a time; 1, or on Ray what there is room for.")
+        int | None, typer.Option(min=1, metavar="N", help="Simultaneous runs (default: 1; on Ray as many as fit).")
     ] = None,
     on: Annotated[
         str | None,
@@ -56,9 +60,9 @@ def compare(
     report: Annotated[bool, typer.Option("--report", help="Train nothing: rewrite the table and the page.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
 ) -> None:
-    """Train several arms with several seeds; compare them.
+    """Train several arms with several seeds and compare them.
 
-    Repeated, the command continues and adds what is new.
+    Rerun the command to resume, or with more arms or seeds to add them.
     """
     from particleaugment.util.output import Output
     from particleaugment.util.stop import Stop
@@ -174,7 +178,7 @@ def _base(recipe: str, assignments: list[str]) -> Base:
     if recipe not in RECIPES and (Path(recipe) / "compare.json").exists():
         raise ConfigError(
             f"{recipe} is the folder of a comparison, where a recipe is expected; repeat the command that started it, "
-            "or add --report to write its table and page anew"
+            "or add --report to rewrite its table and page"
         )
     base = Base.of(get_recipe(recipe), assignments)
     return replace(base, config=with_epochs(base.config))
@@ -265,5 +269,5 @@ def _publish(folder: ComparisonFolder, comparison: Comparison, console: Console)
     write_atomically(folder.page, render(comparison))
     print_comparison(comparison, console, folder)
     if comparison.recommendation is not None:
-        console.print(f"\n{comparison.recommendation.text}", soft_wrap=True)
+        console.print(f"\n{comparison.recommendation.text}\n\n{comparison.recommendation.verdict}", soft_wrap=True)
     console.print(f"page to open: {folder.page}", soft_wrap=True)

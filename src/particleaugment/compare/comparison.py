@@ -15,7 +15,7 @@ from particleaugment.compare.recommendation import Recommendation, recommend
 from particleaugment.compare.run_record import RunRecord
 from particleaugment.training.config import Config, ConfigError, settings_of
 from particleaugment.training.run import RunError, RunFolder, locked_folder
-from particleaugment.util.atomic import write_atomically
+from particleaugment.util.atomic import own_folder, write_atomically
 from particleaugment.util.hints import nearest_name
 from particleaugment.util.reading import read_file
 from particleaugment.util.strict_json import JSONError, parse_json
@@ -295,9 +295,12 @@ class ComparisonFolder:
     def open_run(self, record: RunRecord, config: Config) -> RunFolder:
         """Return a run's folder, made if it is not there yet; an existing one must have the same configuration."""
         path = self.run_path(record)
+        own_folder(path.parent)
         if not path.exists():
             return RunFolder.create(path, config)
         run = RunFolder.open(path)
+        if path.is_symlink() and not run.finished:
+            raise RunError(f"{path} is a link, so that the run would be written elsewhere; put the folder in its place")
         before, now = run.config, config
         if run.finished:  # the directory of the data matters no more
             before, now = before.with_data_in(""), now.with_data_in("")

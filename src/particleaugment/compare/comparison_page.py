@@ -27,6 +27,7 @@ from particleaugment.report.html import (
     self_contained,
     settings_table,
     table,
+    verdict,
 )
 from particleaugment.training.clock import duration
 
@@ -42,7 +43,12 @@ def render(comparison: Comparison) -> str:
         f"{base.model} on {base.data.name}{base.data.part}, {base.training.epochs} epochs; "
         f"{finished} of {len(comparison.runs)} runs finished; accuracy on {comparison.measured_on} images"
     )
-    parts: list[Markup | None] = [alarm_box(remarks(comparison)), *_recommendation(comparison)]
+    advice = comparison.recommendation
+    parts: list[Markup | None] = [
+        verdict(advice.verdict) if advice is not None else None,
+        alarm_box(remarks(comparison)),
+        *_recommendation(comparison),
+    ]
     if summaries:
         parts += _accuracy(comparison, summaries)
         parts += _differences(comparison)
@@ -108,7 +114,7 @@ def _time(comparison: Comparison, summaries: Sequence[ArmSummary]) -> list[Marku
         (s.arm, f"{s.seconds:.1f}", *(_percent(s.overhead.get(phase)) for phase in phases), f"{s.search_overhead:.1f}")
         for s in summaries
     ]
-    heads = ("arm", "seconds a run", *(f"{phase}, %" for phase in phases), "search in all, %")
+    heads = ("arm", "seconds per run", *(f"{phase}, %" for phase in phases), "search in all, %")
     return [
         heading("Time"),
         table(heads, rows),
@@ -141,7 +147,11 @@ def _runs(comparison: Comparison) -> list[Markup | None]:
         for run in comparison.runs
     ]
     heads = ("arm", "seed", "last epoch, %", "best epoch, %", "time", "ops per image", "updates skipped", "state")
-    return [heading("Runs"), folded(f"All {len(rows)} runs", table(heads, rows))]
+    return [
+        heading("Runs"),
+        paragraph("Each run has a report of its own, beside this page:", code="runs/ARM-SEED/report.html"),
+        folded(f"All {len(rows)} runs", table(heads, rows)),
+    ]
 
 
 def _made_by(comparison: Comparison) -> list[Markup | None]:

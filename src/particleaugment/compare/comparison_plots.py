@@ -11,7 +11,7 @@ import numpy as np
 from particleaugment.compare.arm_summary import arm_summaries, differences
 from particleaugment.compare.comparison import Comparison
 from particleaugment.compare.statistics import mean
-from particleaugment.report.svg import BLUE, GREEN, INK, ORANGE, PURPLE, RED, inline_svg
+from particleaugment.report.svg import BLUE, GREEN, INK, ORANGE, PURPLE, RED, inline_svg, log_scale
 
 __all__ = ["COLOURS", "accuracies", "curves", "intervals", "name_rows", "times"]
 
@@ -26,7 +26,6 @@ def curves(comparison: Comparison) -> str:
     colours = _colour_of(comparison)
 
     def draw_arm_curves(figure: Any, axes: Any) -> None:
-        lowest = []
         for place, (name, colour) in enumerate(colours.items()):
             runs = [run for run in comparison.of_arm(name) if run.finished]
             accuracy = np.array([run.accuracy for run in runs])
@@ -34,10 +33,11 @@ def curves(comparison: Comparison) -> str:
             epochs, losses = runs[0].evaluated_epochs, np.array([run.train_loss for run in runs])
             _draw_band(axes[0], epochs, accuracy, colour, dashes, name)
             _draw_band(axes[1], epochs, losses, colour, dashes, name)
-            lowest.append(accuracy.mean(0)[accuracy.shape[1] // 2])
         axes[0].set(xlabel="epoch", ylabel=f"{comparison.measured_on} accuracy, %")
-        axes[0].set_ylim(bottom=max(0.0, min(lowest) - 1.0))
-        axes[1].set(xlabel="epoch", ylabel="training loss", yscale="log")
+        low, high = axes[0].get_ylim()
+        axes[0].set_ylim(max(0.0, low), min(100.0, high))
+        axes[1].set(xlabel="epoch", ylabel="training loss")
+        log_scale(axes[1])
         for part in axes:
             part.xaxis.get_major_locator().set_params(integer=True)
         figure.legend(
@@ -112,7 +112,7 @@ def times(comparison: Comparison) -> str:
             axes.barh(range(len(names)), widths, left=left, height=0.6, color=colour, label=phase)
             left += widths
         name_rows(axes, names)
-        axes.set(xlabel="seconds a run, mean over seeds", xlim=(0, None))
+        axes.set(xlabel="seconds per run, mean over seeds", xlim=(0, None))
         figure.legend(frameon=False, ncols=6, loc="outside upper left")
 
     return inline_svg(9, 1.0 + 0.32 * len(names), draw_arm_times)

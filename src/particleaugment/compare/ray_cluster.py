@@ -20,7 +20,7 @@ from particleaugment import __version__
 from particleaugment.compare.ray_host import Board, News, Outcome, Request, host
 from particleaugment.training.config import ConfigError
 from particleaugment.training.run import RunError
-from particleaugment.util.atomic import regular_file, write_atomically
+from particleaugment.util.atomic import own_folder, regular_file, write_atomically
 
 __all__ = ["Hosted", "RayCluster", "Share", "check_address"]
 
@@ -107,7 +107,7 @@ class Hosted:
             self._write(news.log)
 
     def _write(self, text: bytes) -> None:
-        self.log.parent.mkdir(parents=True, exist_ok=True)
+        own_folder(self.log.parent)
         with open(self.log, "ab", opener=regular_file) as file:
             file.write(text)
 
@@ -329,6 +329,9 @@ def _no_cluster(address: str, reason: str) -> ConfigError:
 def _import_ray() -> Any:
     try:
         import ray
+
+        if not hasattr(ray, "init"):  # a folder of that name, which Python takes for a package
+            raise ImportError
     except ImportError:
         raise ConfigError(
             "--on needs Ray, which is not installed: pip install 'particleaugment[ray]', or leave --on out to train on "

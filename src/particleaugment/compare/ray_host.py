@@ -23,7 +23,8 @@ from typing import IO, Any
 
 from particleaugment import __version__
 from particleaugment.compare.runner import NOT_VALID, epochs_done, has_owner
-from particleaugment.util.atomic import regular_file, write_atomically
+from particleaugment.training.run import RunError
+from particleaugment.util.atomic import own_folder, regular_file, write_atomically
 from particleaugment.util.reading import open_file, read_file
 
 __all__ = ["Board", "News", "Outcome", "Request", "folder_files", "host", "put_files"]
@@ -334,12 +335,14 @@ def folder_files(folder: Path) -> dict[str, bytes]:
 
 def put_files(folder: Path, files: dict[str, bytes]) -> None:
     """Make a run's folder hold these files and no others; the weights, which mark a finished run, come last."""
-    folder.mkdir(parents=True, exist_ok=True)
+    own_folder(folder)
     for name in sorted(files, key=lambda name: name == "model.safetensors"):
         path = folder / name
         if not path.resolve().is_relative_to(folder.resolve()):
-            raise ValueError(f"a node has sent the file {name!r}, which is outside of the run's folder")
-        path.parent.mkdir(parents=True, exist_ok=True)
+            raise RunError(
+                f"{path}, which a node has sent, is outside of the run's folder; remove the link, if it is one"
+            )
+        own_folder(path.parent)
         write_atomically(path, files[name])
     for path in list(_files(folder)):
         if str(path.relative_to(folder)) not in files:

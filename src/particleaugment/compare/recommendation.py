@@ -19,7 +19,7 @@ Sureness = Literal["clear", "likely", "cannot tell"]
 LIKELY = 0.8
 """Level of the interval that has to lie above 0 for a lead to be called likely; for a clear one it is 95 %."""
 FEWEST_SEEDS = 3
-"""Seeds that a comparison should have before it is asked for a choice."""
+"""Seeds that two arms must share before one is chosen: an interval over two is too wide to say anything."""
 MOST_SEEDS = 50
 """More seeds than this are not worth a choice between two arms."""
 CHEAPER = 1.1
@@ -40,11 +40,13 @@ class Recommendation:
         level: The arms that are level with the best one, itself included; empty where there is a clear or likely one.
         over_none: Its lead over the arm ``none``, where both have runs and it is another arm.
         over_rival: Its lead over the best of the other arms: negative where a simpler arm is recommended.
+        verdict: What came out, in one sentence.
         sentences: The advice in words.
     """
 
     arm: str | None
     sureness: Sureness
+    verdict: str
     accuracy: float | None = None
     level: tuple[str, ...] = ()
     over_none: Difference | None = None
@@ -92,12 +94,16 @@ def recommend(arms: Sequence[Arm], runs: Sequence[RunRecord], measured_on: str) 
         return None
     values = {name: {run.seed: run.last for run in runs if run.arm == name and run.finished} for name in summaries}
     notes = _notes(runs, measured_on)
-    several = [name for name in values if len(values[name]) > 1]
+    several = [name for name in values if len(values[name]) >= FEWEST_SEEDS]
     best = max(several, key=lambda name: summaries[name].mean, default=None)
-    judged = [name for name in several if best == name or _pairs(values, best, name) > 1]
+    judged = [name for name in several if best == name or _pairs(values, best, name) >= FEWEST_SEEDS]
     if best is None or len(judged) < 2:
         return Recommendation(
-            arm=None, sureness="cannot tell", level=tuple(values), sentences=(*_too_few(values), *notes)
+            arm=None,
+            sureness="cannot tell",
+            verdict=_who_is_ahead(values),
+            level=tuple(values),
+            sentences=(_too_few(values), *notes),
         )
     level = [name for name in judged if name == best or _lead(values, best, name) == "cannot tell"]
     chosen = _simplest(level, {arm.name: arm for arm in arms}, summaries, runs)
@@ -116,6 +122,7 @@ def recommend(arms: Sequence[Arm], runs: Sequence[RunRecord], measured_on: str) 
     return Recommendation(
         arm=chosen,
         sureness=sureness,
+        verdict=_in_one_sentence(chosen, sureness, level, over_rival, len(values[chosen])),
         accuracy=summaries[chosen].mean,
         level=tuple(level) if len(level) > 1 else (),
         over_none=over_none,
@@ -216,28 +223,50 @@ def _more_seeds(values: Values, best: str, others: Sequence[str]) -> str:
     return f"If differences stay as they are, about {max(filter(None, needed))} seeds in all would settle it."
 
 
-def _too_few(values: Values) -> list[str]:
-    ahead = max(values, key=lambda name: mean([*values[name].values()]))
-    most = max(len(found) for found in values.values())
-    if most == 1:
-        seeds = sorted({seed for found in values.values() for seed in found})
-        wanted = ",".join(map(str, seeds + [seeds[-1] + step for step in range(1, FEWEST_SEEDS)]))
-        reason = (
-            "but one seed cannot tell, since two runs of the same arm differ too. Run at least "
-            f"{FEWEST_SEEDS - 1} more seeds: repeat the command with --seeds {wanted}."
-        )
+def _in_one_sentence(chosen: str, sureness: Sureness, level: Sequence[str], over_rival: Difference, seeds: int) -> str:
+    if len(level) > 1:
+        return f"{', '.join(level[:-1])} and {level[-1]} are level ({seeds} seeds); {chosen} is the simplest."
+    how = "best" if sureness == "clear" else "likely best"
+    return f"{chosen} is {how}: {interval_text(over_rival)} points over {over_rival.against} ({seeds} seeds)."
+
+
+def _seeds(values: Values) -> list[int]:
+    return sorted({seed for found in values.values() for seed in found})
+
+
+def _few(values: Values) -> str:
+    """Return which seeds are too few for a choice, in words."""
+    return {1: "one seed is", 2: "two seeds are"}.get(
+        len(_seeds(values)), f"fewer than {FEWEST_SEEDS} shared seeds are"
+    )
+
+
+def _who_is_ahead(values: Values) -> str:
+    means = {name: mean([*found.values()]) for name, found in values.items()}
+    first, second = sorted(means, key=lambda name: -means[name])[:2]
+    accuracies = f"{means[first]:.2f} % against {means[second]:.2f} %"
+    if f"{means[first]:.2f}" == f"{means[second]:.2f}":
+        return f"{first} and {second} are level at {means[first]:.2f} %; {_few(values)} too few for a verdict."
+    lead = means[first] - means[second]
+    return f"{first} is ahead of {second} by {lead:.2f} points ({accuracies}); {_few(values)} too few for a verdict."
+
+
+def _too_few(values: Values) -> str:
+    seeds = _seeds(values)
+    missing = FEWEST_SEEDS - len(seeds)
+    if missing > 0:
+        wanted = ",".join(map(str, seeds + [seeds[-1] + step for step in range(1, missing + 1)]))
+        advice = f"Train {FEWEST_SEEDS} or more: repeat the command with --seeds {wanted}."
     else:
-        reason = (
-            "but no two arms have two seeds in common, so nothing can be told. Run all arms with the same "
-            f"{FEWEST_SEEDS} seeds or more."
-        )
-    return [f"No recommendation yet: {ahead} is ahead with {mean([*values[ahead].values()]):.2f} %, {reason}"]
+        advice = f"Train all arms with the same {FEWEST_SEEDS} seeds or more."
+    return f"No recommendation yet: {_few(values)} too few, since two runs of the same arm differ too. {advice}"
 
 
 def _not_judged(names: Sequence[str], best: str) -> list[str]:
     if not names:
         return []
-    return [f"Not considered, since fewer than two finished seeds are shared with {best}: {', '.join(names)}."]
+    why = f"fewer than {FEWEST_SEEDS} finished seeds are shared with {best}"
+    return [f"Not considered, since {why}: {', '.join(names)}."]
 
 
 def _notes(runs: Sequence[RunRecord], measured_on: str) -> list[str]:

@@ -177,7 +177,7 @@ def _checked_number(name: str, value: int, bits: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an int or a 0-d int64 tensor, got {type(value).__name__}")
     if not 0 <= value < 1 << bits:
-        raise ValueError(f"{name} must lie in 0..2^{bits}-1, got {value}")
+        raise ValueError(f"{name} must be in 0..2^{bits}-1, got {value}")
     return value
 
 

@@ -55,7 +55,7 @@ def register(
         _check_signature(name, role, function)
     low, high = _checked_range(name, unit, valid, signed)
     if neutral is not None and not low <= neutral <= high:
-        raise ValueError(f"neutral of {name} must lie in its range {low:g} to {high:g}, got {neutral!r}")
+        raise ValueError(f"neutral of {name} must be in its range {low:g} to {high:g}, got {neutral!r}")
     rules = _checked_levels(name, levels, (low, high), signed, neutral)
     index = len(op_table._OPS_BY_INDEX) if known is None else known.index
     op = Op(name, index, Kind.OWN, unit, signed, low, high, neutral)

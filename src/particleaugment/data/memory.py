@@ -59,7 +59,7 @@ class ImageData:
             )
         if not all(0 <= value <= 1 for value in self.mean) or not all(0 < value <= 1 for value in self.std):
             raise ValueError(
-                f"mean must lie in [0, 1] and std in (0, 1], got {self.mean} and {self.std}; "
+                f"mean must be in [0, 1] and std in (0, 1], got {self.mean} and {self.std}; "
                 "use units where pixel value 255 is 1"
             )
 
@@ -87,7 +87,7 @@ def _check_part(part: str, images: Tensor, labels: Tensor, num_classes: int) -> 
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= num_classes:
         raise ValueError(
-            f"{part}_labels must lie in 0..{num_classes - 1}, got {low}..{high}; name every class in `classes`"
+            f"{part}_labels must be in 0..{num_classes - 1}, got {low}..{high}; name every class in `classes`"
         )
 
 

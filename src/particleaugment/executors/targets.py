@@ -245,7 +245,7 @@ def _checked_masks(masks: Any, images: Tensor, settings: TargetSettings) -> Tens
 
 def _checked_labels(labels: Any, boxes: BoxList | None, count: int) -> list[Tensor]:
     if boxes is None:
-        raise ValueError("labels are those of boxes, and lose the rows of boxes that are dropped; give boxes, too")
+        raise ValueError("labels belong to boxes and are dropped with them; pass boxes too")
     given = per_image("labels", labels, count, "[n]")
     for i, (part, rows) in enumerate(zip(given, boxes.given)):
         if part.dim() < 1 or len(part) != len(rows):

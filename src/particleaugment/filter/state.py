@@ -195,7 +195,7 @@ def sparse_init(
     if n < 1:
         raise ValueError(f"num_ops must be at least 1, got {n}; pass the length of the op set (the paper's is 15)")
     if not 1 <= active <= n:
-        raise ValueError(f"nonzero must lie in 1..{n}, the number of ops, got {active}; the paper uses 2 to 4 of 15")
+        raise ValueError(f"nonzero must be in 1..{n}, the number of ops, got {active}; the paper uses 2 to 4 of 15")
     if unit_vectors and r < n:
         raise ValueError(f"unit_vectors needs a particle for each of the {n} ops, got {r}; raise num_particles to {n}")
     start = as_real("value", value, "it is the probability with which a chosen op starts", low=0.0, high=1.0)

@@ -60,7 +60,7 @@ class SearchDriver:
         if 0 < search.epoch < epoch and not search.epoch_ended:
             size = self.batch_size or _batch_size_of(loader)
             record = search.step(model, loss=self.loss, preprocess=self.preprocess, batch_size=size, **training)
-        search.begin_epoch(epoch)
+        search.begin_epoch(epoch, resumed=True)
         return record
 
 

@@ -12,6 +12,7 @@ from particleaugment.integrations import require
 from particleaugment.integrations.driver import SearchDriver
 from particleaugment.report.loggers import rendered, search_figures, search_metrics
 from particleaugment.search.search import ParticleAugment
+from particleaugment.trainee.ranks import Ranks
 
 require("lightning", "lightning")
 
@@ -176,6 +177,12 @@ class ParticleAugmentCallback(AugmentCallback):
         if loss is None:
             return  # training_step left the batch out
         self.search.observe(batch[self.id_key], loss * trainer.accumulate_grad_batches)  # Lightning divides by it
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Let rank 0, which alone writes checkpoints, save the losses that all ranks have observed."""
+        if self.search.filter.needs_training_loss and trainer.world_size > 1:
+            self.search.gather_losses(Ranks.together(pl_module.device))
+            checkpoint["callbacks"][self.state_key] = self.search.state_dict()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the search's state, for the trainer's checkpoints."""

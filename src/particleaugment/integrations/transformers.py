@@ -180,6 +180,8 @@ class ParticleAugmentCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Write the search into the checkpoint that was just saved."""
+        if self.search.filter.needs_training_loss:
+            self.search.gather_losses(Ranks.together(args.device))
         if not state.is_world_process_zero:
             return
         file = io.BytesIO()

@@ -68,7 +68,7 @@ class WideResNet(nn.Module):
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
         if not 0 <= dropout < 1:
-            raise ValueError(f"dropout must lie in [0, 1), got {dropout}")
+            raise ValueError(f"dropout must be in [0, 1), got {dropout}")
 
         blocks_per_stage = (depth - 4) // 6
         channels = [16, 16 * width, 32 * width, 64 * width]

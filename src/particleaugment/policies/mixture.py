@@ -49,6 +49,8 @@ def even_counts(mean: float, slots: int) -> tuple[float, ...]:
     >>> even_counts(1.5, 4)  # none, one, two or three, a quarter of the images each
     (0.75, 0.5, 0.25, 0.0)
     """
+    if not 0 <= mean <= slots / 2:
+        raise ValueError(f"the mean number of ops per image must be from 0 to {slots / 2:g}, got {mean}")
     most = int(2 * mean)
     above = 2 * mean - most
     return tuple(

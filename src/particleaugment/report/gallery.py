@@ -17,7 +17,7 @@ from particleaugment.executors import apply
 from particleaugment.policies import Policy, SubPolicies, parse
 from particleaugment.util.atomic import replacing
 
-__all__ = ["Row", "draw_grid", "example_images", "ops_rows", "policy_rows", "write_gallery"]
+__all__ = ["Row", "draw_grid", "draw_strip", "example_images", "ops_rows", "policy_rows", "write_gallery"]
 
 Row = tuple[str, Sequence[tuple[str, Tensor]]]
 """A row of a grid: its title, and captioned images, uint8 ``[3, H, W]``."""
@@ -95,6 +95,20 @@ def draw_grid(rows: Sequence[Row], scale: int = _SCALE) -> Image.Image:
             picture = Image.fromarray(np.ascontiguousarray(image.permute(1, 2, 0).numpy()))
             canvas.paste(picture.resize((side_x, side_y), Image.Resampling.NEAREST), (left, top + _CAPTION_HEIGHT))
     return canvas
+
+
+def draw_strip(images: Tensor, scale: int = _SCALE) -> Image.Image:
+    """Draw images, uint8 ``[N, 1 or 3, H, W]``, side by side on a transparent ground.
+
+    >>> draw_strip(torch.zeros(3, 3, 10, 10, dtype=torch.uint8), scale=2).size
+    (72, 20)
+    """
+    height, width = (scale * side for side in images.shape[-2:])
+    strip = Image.new("RGBA", (len(images) * (width + _GAP) - _GAP, height))
+    for place, image in enumerate(images.expand(-1, 3, -1, -1)):
+        picture = Image.fromarray(np.ascontiguousarray(image.permute(1, 2, 0).numpy()))
+        strip.paste(picture.resize((width, height), Image.Resampling.NEAREST), (place * (width + _GAP), 0))
+    return strip
 
 
 def write_gallery(path: str | Path, policy: Policy | None = None) -> Path:

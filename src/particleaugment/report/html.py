@@ -24,7 +24,9 @@ __all__ = [
     "picture",
     "self_contained",
     "settings_table",
+    "strips",
     "table",
+    "verdict",
 ]
 
 
@@ -56,6 +58,11 @@ def self_contained(title: str, subtitle: str, parts: Iterable[Markup | None]) ->
     return _environment().get_template("page.html").render(title=title, subtitle=subtitle, parts=shown)
 
 
+def verdict(text: str) -> Markup:
+    """Return the sentence that a page begins with: what came out."""
+    return _part("verdict", text)
+
+
 def heading(text: str, level: int = 2) -> Markup:
     """Return a heading."""
     return _part("heading", text, level)
@@ -78,6 +85,12 @@ def figure(svg: str, caption: str) -> Markup | None:
 def picture(png: bytes, description: str, caption: str) -> Markup:
     """Return a picture, inlined, with its caption."""
     return _part("picture", base64.b64encode(png).decode(), description, caption)
+
+
+def strips(rows: Sequence[tuple[str, bytes]], description: str, caption: str) -> Markup:
+    """Return pictures one under the other, each with its label as text, and a caption."""
+    encoded = [(label, base64.b64encode(png).decode()) for label, png in rows]
+    return _part("strips", encoded, description, caption)
 
 
 def alarm_box(sentences: Sequence[str]) -> Markup | None:

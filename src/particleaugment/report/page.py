@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
-from torch import Tensor
 
 from particleaugment.data import find_files
 from particleaugment.data.listing import FolderListing
-from particleaugment.policies import Policy, load
-from particleaugment.policies.mixture import Mixture
+from particleaugment.policies import load
 from particleaugment.report import plots
-from particleaugment.report.gallery import draw_grid, policy_rows
 from particleaugment.report.html import (
     alarm_box,
     cards,
@@ -25,21 +21,21 @@ from particleaugment.report.html import (
     folded,
     heading,
     paragraph,
-    picture,
     self_contained,
     settings_table,
     table,
+    verdict,
 )
 from particleaugment.report.metrics import RunHistory, alarms, history
+from particleaugment.report.seen import chosen_part, what_the_network_saw
 from particleaugment.report.strength import reached, strength_of, strength_story
 from particleaugment.report.summary import leading_ops
+from particleaugment.report.verdict import verdict_of
 from particleaugment.training.config import Config, settings_of
 from particleaugment.training.run import RunError, RunFolder
 from particleaugment.util.atomic import write_atomically
 
 __all__ = ["render", "write_report"]
-
-_LARGEST_EXAMPLE = 64  # pixels a side of a shown image
 
 
 def write_report(run: RunFolder) -> Path:
@@ -60,6 +56,7 @@ def render(run: RunHistory) -> str:
     """Return the page of a run."""
     judge, found = run.config.data.measured_on, _found(run.config)
     parts: list[Markup | None] = [
+        verdict(verdict_of(run)),
         _cards(run),
         _data(run, found),
         alarm_box(alarms(run)),
@@ -71,7 +68,7 @@ def render(run: RunHistory) -> str:
     elif run.inclusion.size:
         parts += _policy_story(run)
         parts += _filter_story(run) if run.searched else []
-    parts += _pictures(run, found)
+    parts += what_the_network_saw(run, found)
     parts += _times(run)
     parts += _config(run)
     return self_contained(f"{run.config.recipe}, seed {run.config.seed}", _subtitle(run), parts)
@@ -121,16 +118,11 @@ def _data(run: RunHistory, found: FolderListing | None) -> Markup | None:
     if found is None:
         return None
     try:
-        description = found.describe(*_chosen(run.config))
+        description = found.describe(*chosen_part(run.config))
     except ValueError:  # the folder has changed since
         return None
     what = "The folder of images" if found.part == "folder" else "The data set"
     return paragraph(f"{what}, when this page was written: {description}.")
-
-
-def _chosen(config: Config) -> tuple[int | float, int | float, int]:
-    """Which images of a folder a run trains and is judged on, as its listing takes it."""
-    return config.data.validation, config.data.train_size, config.data.data_seed
 
 
 def _policy_story(run: RunHistory) -> list[Markup | None]:
@@ -176,48 +168,6 @@ def _skips(run: RunHistory) -> Markup | None:
         return None
     rows = [(str(step["epoch"]), step["skip_reason"]) for step in skipped]
     return folded(f"{len(skipped)} skipped updates and why", table((), rows))
-
-
-def _pictures(run: RunHistory, found: FolderListing | None) -> list[Markup | None]:
-    try:
-        images = _examples(run.config, found)
-    except (OSError, ValueError):
-        return []
-    shown = [(_titled(title, policy), policy) for title, policy in run.policy.moments(run.epochs[-1]["epoch"])]
-    rows = policy_rows(images, shown, seed=run.config.seed)
-    plain = [("", image) for image in images]
-    buffer = io.BytesIO()
-    scale = max(1, _LARGEST_EXAMPLE // images.shape[-1])
-    draw_grid([("plain", plain), *rows], scale).save(buffer, "PNG", optimize=True)
-    caption = "The same training images under the policy; crop, flip and erasing are left out."
-    return [
-        heading("What the network saw"),
-        picture(buffer.getvalue(), "Training images under the policy", caption),
-    ]
-
-
-def _titled(title: str, policy: Policy) -> str:
-    applied = strength_of(policy) if isinstance(policy, Mixture) else policy.ops_per_image
-    return f"{title}\n{applied:.2f} ops per image" if policy.learned else title
-
-
-def _examples(config: Config, found: FolderListing | None, count: int = 10) -> Tensor:
-    from particleaugment.data import load_data
-    from particleaugment.data.streamed import example_images
-
-    if found is not None:  # which may be large: a few files are enough
-        size = min(config.data.image_size or _LARGEST_EXAMPLE, _LARGEST_EXAMPLE)
-        return example_images(found.selected(*_chosen(config))[0], size, count)
-    validation, train_size, seed = _chosen(config)
-    data = load_data(
-        config.data.name,
-        config.data.data_dir or None,
-        validation=validation,
-        train_size=train_size,
-        seed=seed,
-        quiet=True,
-    )
-    return data.train_images[:count]
 
 
 def _times(run: RunHistory) -> list[Markup | None]:

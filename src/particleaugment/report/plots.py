@@ -39,7 +39,7 @@ def curves(run: RunHistory) -> str:
         axes[1].set(
             xlabel="epoch",
             ylabel=f"{run.config.data.measured_on} accuracy, %",
-            ylim=(max(0, np.percentile(accuracy, 10) - 5), 100),
+            ylim=(max(0, min(accuracy) - 2), min(100, max(accuracy) + 2)),
         )
 
     return inline_svg(9, 2.8, draw_curves, columns=2)

@@ -61,7 +61,7 @@ def train(
         config: The configuration, such as :func:`particleaugment.recipe` makes it, or a function that returns it, which
             only the first of several processes calls.
         out: The run's folder, which must not exist yet; ``runs/RECIPE-SEED`` if not given.
-        checkpoint_seconds: Least seconds between two checkpoints.
+        checkpoint_seconds: Minimum seconds between checkpoints.
         quiet: Print nothing.
 
     >>> import tempfile
@@ -94,7 +94,7 @@ def resume(
     Args:
         run: The run's folder.
         data_dir: Where the data are now, if they have been moved.
-        checkpoint_seconds: Least seconds between two checkpoints.
+        checkpoint_seconds: Minimum seconds between checkpoints.
         quiet: Print nothing.
 
     >>> resume("no/such/run")

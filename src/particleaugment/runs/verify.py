@@ -15,6 +15,7 @@ from particleaugment.models.weight_files import open_weights
 from particleaugment.policies import Policy, Schedule, load
 from particleaugment.policies.policy import document
 from particleaugment.search.history import unpacked
+from particleaugment.search.idle_ops import without_colour
 from particleaugment.training.checkpoint import CheckpointError, find_checkpoints, load_checkpoint
 from particleaugment.training.checkpoint_content import network_of
 from particleaugment.training.config import Config
@@ -135,7 +136,7 @@ def _state(known: _Known, findings: list[Finding]) -> tuple[str, str]:
         if not wrong:
             return "finished", "every part is sound"
         if known.ended and not wrong & {"metrics"}:
-            return "broken", f"remove {known.run.model} and {shown_command('resume', path)} writes the results anew"
+            return "broken", f"remove {known.run.model} and {shown_command('resume', path)} rewrites the results"
         return "broken", f"the parts named above are not to be trusted; the others are sound ({path})"
     if known.newest is None and find_checkpoints(path):
         return "broken", "no checkpoint can be used; remove them, and resume starts from the first epoch"
@@ -146,7 +147,7 @@ def _state(known: _Known, findings: list[Finding]) -> tuple[str, str]:
     if "metrics" in wrong:
         return "broken", "restore metrics.jsonl, or remove the checkpoints to start from the first epoch"
     start = "in epoch {epoch}".format(**known.newest["position"]) if known.newest is not None else "from the start"
-    return "resumable", f"{shown_command('resume', path)} goes on {start}"
+    return "resumable", f"{shown_command('resume', path)} continues {start}"
 
 
 def _checkpoints(known: _Known) -> str:
@@ -198,7 +199,7 @@ def _metrics(known: _Known) -> str:
         # What no checkpoint knows of is computed again, so a line cut short by a crash is no harm.
         newer = content[known_bytes:]
         lines = newer.count(b"\n")
-        extra = f"; {lines} lines newer than the checkpoint, which resume writes anew" if newer else ""
+        extra = f"; {lines} lines newer than the checkpoint, which resume rewrites" if newer else ""
         content = content[:known_bytes]
     try:
         known.records = parse_records(content, known.run.config.training.evaluate_every)
@@ -231,7 +232,7 @@ def _policy(known: _Known) -> str:
     except ValueError as error:
         raise _Problem(str(error)) from None
     if schedule is not None:
-        if (schedule.ops, schedule.epochs) != (config.ops, config.training.epochs):
+        if schedule.ops not in _possible_ops(config) or schedule.epochs != config.training.epochs:
             raise _Problem(f"{path} has other ops or another number of epochs than config.json")
         if known.ended and schedule != _learned(config, known.newest["search"]):  # type: ignore[index]
             raise _Problem(f"{path} differs from what the checkpoint has learned")
@@ -249,10 +250,16 @@ def _fixed(known: _Known) -> str | None:
         return None
 
 
+def _possible_ops(config: Config) -> list[tuple[str, ...]]:
+    """Return the ops that a learned policy may have: those of the filter, all of them or as grey images leave them."""
+    filter, ops = config.filter, config.ops
+    return [filter.init(config.seed, given).ops for given in (ops, without_colour(filter, ops))]
+
+
 def _learned(config: Config, search: Any) -> Policy | None:
     """Return what a checkpoint's search has learned, or None where it cannot be read."""
     try:
-        history = unpacked(search["history"], config.filter.init(config.seed, config.ops))
+        history = unpacked(search["history"], config.filter.init(config.seed, tuple(search["ops"])))
         return config.filter.schedule(history, config.training.epochs)
     except (AttributeError, LookupError, TypeError, ValueError):
         return None
@@ -289,5 +296,5 @@ def _report(known: _Known) -> str:
     except OSError as error:
         raise _Problem(f"{path} cannot be read: {error.strerror}") from None
     if not content.startswith(b"<!doctype html>") or not content.endswith(b"</body></html>\n"):
-        raise _Problem(f"{path} is cut short; {shown_command('report', known.run.path)} writes it anew")
+        raise _Problem(f"{path} is cut short; {shown_command('report', known.run.path)} rewrites it")
     return f"{len(content):,} bytes, whole"

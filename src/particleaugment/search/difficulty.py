@@ -168,8 +168,10 @@ class DifficultyFilter(Filter[DifficultyState]):
         with own_statistics(subject.trainee.model):
             losses = subject.trainee.losses(subject.split[1], progress=subject.progress)
         held_out_loss, seconds = float(losses.mean()), {"measure": time.perf_counter() - start}
-        if not math.isfinite(held_out_loss):
-            reason = f"the held-out loss is {held_out_loss}, so the difficulty is not known"
+        for name, loss in (("held-out", held_out_loss), ("training", subject.training_loss)):
+            if math.isfinite(loss):
+                continue
+            reason = f"the {name} loss is {loss}, so the difficulty is not known"
             state = replace(state, skipped=state.skipped + 1)
             return state, self.record(state, skip_reason=reason, seconds=seconds)
         state = self.updated(

@@ -98,8 +98,8 @@ class Filter(ABC, Generic[State]):
             :meth:`particleaugment.ParticleAugment.observe` for every batch; ``train`` knows the loss anyway.
         every: Epochs from one step to the next; ``auto`` is every epoch, or in ``train`` about a hundred steps where
             epochs are short.
-        warmup: First epoch after which a step may follow.
-        measure_size: Samples that a step measures on: a number or a fraction, or ``auto`` where a filter knows that.
+        warmup: First epoch that may end with a filter step.
+        measure_size: Samples that a step measures on: a number or a fraction, or ``auto`` where a filter offers that.
     """
 
     kind: ClassVar[str]

@@ -113,19 +113,18 @@ class GapFilter(Filter[GapState]):
     (True, False)
 
     Attributes:
-        num_particles: Particles, r.
+        num_particles: Number of particles, r.
         nonzero: Mean number of active ops per particle, l.
-        m: Level shared by all ops.
+        m: Level of all ops.
         start_value: Mean probability of an active op.
-        sigma: Standard deviation of the transition's noise.
-        gain: Severity that the update steers to, per generalisation gap.
-        alpha: Resample when the effective sample size falls under α·r.
+        sigma: Standard deviation of the transition noise.
+        gain: Target severity divided by the generalisation gap.
+        alpha: Resample when the effective sample size falls below α·r.
         resampling: ``systematic``, ``multinomial``, ``stratified`` or ``residual``.
-        every: Epochs from one step to the next; ``auto`` is every epoch, or about a hundred steps where epochs are
-            short.
-        warmup: First epoch after which a step may follow.
-        measure_size: Samples in D_vp, which are held out: a number, or a fraction of the data.
-        order: ``fixed`` or ``random`` order of the ops.
+        every: Epochs between filter steps. ``auto``: every epoch, or about a hundred steps if epochs are short.
+        warmup: First epoch that may end with a filter step.
+        measure_size: Held-out samples (D_vp): a number, or a fraction of the data.
+        order: Order in which ops are applied: ``fixed`` or ``random``.
         semantics: Name of the mapping from level to argument.
     """
 

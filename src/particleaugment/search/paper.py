@@ -70,25 +70,24 @@ class PaperFilter(Filter[PaperState]):
     ParticleSet(r=4, n=3, N_eff=4, ops_per_image=0.5)
 
     Attributes:
-        num_particles: Particles, r.
-        nonzero: Ops with a non-zero start probability per particle, l.
-        m: Level shared by all ops.
-        start_value: Start probability of those ops.
-        unit_vectors: Whether the first particles hold one op each.
-        measure_on: ``train`` draws D_vp from the training data at each step, as the paper does; ``heldout`` measures on
-            the same samples at all steps and never trains on them.
-        sigma: Standard deviation of the transition's noise, σ.
-        velocity: Drift c, subtracted at every transition: one number or one per op.
-        eta: Strength of the weight update, η.
-        alpha: Resample when the effective sample size falls under α·r.
+        num_particles: Number of particles, r.
+        nonzero: Number of ops per particle with a non-zero initial probability, l.
+        m: Level of all ops.
+        start_value: Initial probability of those ops.
+        unit_vectors: Let the first particles have a single op each.
+        measure_on: ``train`` draws the measured samples (D_vp) from the training data at each step, as in the paper;
+            ``heldout`` uses the same samples at all steps and never trains on them.
+        sigma: Standard deviation of the transition noise, σ.
+        velocity: Drift c, subtracted at every transition: one number, or one per op.
+        eta: Exponent of the weight update, η.
+        alpha: Resample when the effective sample size falls below α·r.
         resampling: ``systematic``, ``multinomial``, ``stratified`` or ``residual``.
-        every: Epochs from one step to the next, i_f; ``auto`` is every epoch, or about a hundred steps where epochs are
-            short.
-        warmup: First epoch after which a step may follow.
-        clone_epochs: Epochs of clone training, e_p.
-        clone_size: Samples in D_tp, which the clone trains on: a number, or a fraction of the data.
-        measure_size: Samples in D_vp, which particles are measured on, likewise.
-        order: ``fixed`` or ``random`` order of the ops.
+        every: Epochs between filter steps, i_f. ``auto``: every epoch, or about a hundred steps if epochs are short.
+        warmup: First epoch that may end with a filter step.
+        clone_epochs: Epochs that the clone trains, e_p.
+        clone_size: Samples that the clone trains on (D_tp): a number, or a fraction of the data.
+        measure_size: Samples that particles are measured on (D_vp): a number, or a fraction of the data.
+        order: Order in which ops are applied: ``fixed`` or ``random``.
         semantics: Name of the mapping from level to argument.
     """
 

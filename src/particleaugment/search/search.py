@@ -11,7 +11,7 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from particleaugment.augment.module import Augment
+from particleaugment.augment.module import Augment, checked_epoch
 from particleaugment.augment.transforms import Transform
 from particleaugment.core.op_table import OPS
 from particleaugment.data.listing import ImageList
@@ -23,6 +23,7 @@ from particleaugment.search.filters import DEFAULT, filter_settings
 from particleaugment.search.held_out import Division
 from particleaugment.search.held_out_check import HeldOutCheck
 from particleaugment.search.history import packed, unpacked
+from particleaugment.search.idle_ops import log, ops_in_use
 from particleaugment.search.observed import ObservedLosses
 from particleaugment.search.training_set import SearchAugment, TrainingSet
 from particleaugment.search.wrapped import unwrapped
@@ -48,7 +49,7 @@ class ParticleAugment:
         filter: The filter and its settings, such as :class:`particleaugment.PaperFilter`; by default
             :class:`particleaugment.DifficultyFilter`.
         seed: Seed of every draw.
-        ops: Names of the ops that the policy draws from.
+        ops: Names of the ops that the policy draws from. Of the default ones, Color is left out where images are grey.
         before: Always-on transforms before the policy, such as ``PadCrop(4), HorizontalFlip()``.
         after: Always-on transforms after it that keep uint8, such as ``RandomErasing()``.
         resample: Interpolation of the geometric ops.
@@ -56,6 +57,7 @@ class ParticleAugment:
         executor: See :func:`particleaugment.apply`.
         groups: Group of each sample (a patient, a scene), a number or a name, where samples that are held out must not
             share a group with those that are trained on.
+        say: Takes a line that names ops which are left out; by default it goes to the log ``particleaugment``.
         options: How masks, boxes and keypoints are read and moved, as in :class:`Augment`.
 
     >>> from torch.utils.data import DataLoader
@@ -86,6 +88,7 @@ class ParticleAugment:
         fill: tuple[int, int, int] = (128, 128, 128),
         executor: str = "auto",
         groups: Tensor | Sequence[Any] | None = None,
+        say: Callable[[str], None] = log,
         **options: Unpack[TargetOptions],
     ):
         if filter is not None and not isinstance(filter, Filter):
@@ -100,6 +103,9 @@ class ParticleAugment:
         self.filter.check(self.ops, epochs)
         self.samples = train_set if isinstance(train_set, (Samples, ImageList)) else Samples(train_set)
         self.division = Division(self.filter, self.samples.labels, epochs=epochs, seed=seed, groups=groups)
+        asked, self.ops = self.ops, ops_in_use(self.filter, self.ops, self.samples, epochs)
+        if self.ops != asked:
+            say("Color changes nothing on grey images and is left out")
         self.state: FilterState = self.filter.init(seed, self.ops)
         self.frozen = False
         self._augment = SearchAugment(
@@ -175,9 +181,18 @@ class ParticleAugment:
             yield epoch
             self._check_use()
 
-    def begin_epoch(self, epoch: int) -> None:
-        """Begin an epoch, as :meth:`epochs` does; for trainers that have a loop of their own."""
+    def begin_epoch(self, epoch: int, *, resumed: bool = False) -> None:
+        """Begin an epoch, as :meth:`epochs` does; for trainers that have a loop of their own.
+
+        Args:
+            epoch: The epoch, counted from 1.
+            resumed: Whether an epoch that was interrupted continues with the batches that are left, so that losses
+                observed before count too. Without it the epoch is repeated.
+        """
+        epoch = checked_epoch(epoch)
         self.division.check_epoch(epoch)
+        if epoch == 0:
+            raise ValueError("epochs are counted from 1, got epoch 0")
         if epoch != self.epoch + 1 and (epoch != self.epoch or self._ended):
             raise ValueError(
                 f"epoch {epoch} cannot follow: the search is {'after' if self._ended else 'in'} epoch {self.epoch}; "
@@ -187,9 +202,10 @@ class ParticleAugment:
             self._check_use()
             if self.due(self.epoch) and not self._ended:
                 raise ValueError(f"epoch {self.epoch} passed without search.step(model, ...); call it after each epoch")
+        if epoch != self.epoch or not resumed:
+            self._observed.clear()
         self._augment.set_epoch(epoch)
         self._ended = False
-        self._observed.clear()
 
     def augment(self, images: Tensor, ids: Tensor, **targets: Any) -> Any:
         """Augment a uint8 batch under today's policy; with targets, return an :class:`particleaugment.Augmented`.
@@ -218,6 +234,16 @@ class ParticleAugment:
             losses: Their losses under augmentation, one per sample, or the mean of these.
         """
         self._observed.add(ids, losses)
+
+    def gather_losses(self, ranks: Ranks | None = None) -> None:
+        """Let every rank know the losses that all have observed, so that one of them can save them for all.
+
+        Call it on all ranks before :meth:`state_dict`, where that is saved within an epoch and training resumes there.
+
+        Args:
+            ranks: As in :meth:`step`.
+        """
+        self._observed.gather(Ranks.together() if ranks is None else ranks)
 
     def step(
         self,
@@ -309,7 +335,7 @@ class ParticleAugment:
             "epoch": self.epoch,
             "ended": self._ended,
             "used": self._augment.used,
-            "observed": self._observed.state(),
+            "observed": self._observed.state(Ranks.together()),
             "history": packed(self._history),
         }
 
@@ -333,7 +359,7 @@ class ParticleAugment:
         self._ended = bool(state["ended"])
         self._augment.set_epoch(int(state["epoch"]))
         self._augment.used = bool(state["used"])
-        self._observed = ObservedLosses(*state["observed"])
+        self._observed.restore(state["observed"], Ranks.together())
         self._augment.policy = self.policy
 
     # For trainers and sessions, which bring their own loop.

@@ -149,7 +149,8 @@ class TrainingSet(Dataset[tuple[Any, Any, int]]):
             whole = len(self.division.labels)
             raise IndexError(
                 f"index {index} is outside the training set: it has {len(self)} samples, since {whole - len(self)} of "
-                f"{whole} are held out for measuring; make the sampler of search.training_set(), not of the train_set"
+                f"{whole} are held out for measuring; create the sampler from search.training_set(), not from the "
+                "train_set"
             )
         number = int(self.ids[index])
         image, target = self.samples.item(number)

@@ -30,7 +30,7 @@ def _check_alike(model: nn.Module) -> None:
     sharded = any(isinstance(module, (FSDPModule, FullyShardedDataParallel)) for module in model.modules())
     if sharded or any(isinstance(parameter, DTensor) for parameter in model.parameters()):
         raise ValueError(
-            "filter steps are not for networks that ranks hold in shards (FSDP, tensor parallelism); search under "
+            "filter steps do not support sharded models (FSDP, tensor parallelism); search under "
             "DistributedDataParallel or on one device, and train with the schedule: pa.Augment(pa.Schedule.load(...))"
         )
     if isinstance(model, nn.parallel.DistributedDataParallel) and model.process_group.size() != dist.get_world_size():

@@ -15,6 +15,7 @@ from typing import Generic, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from particleaugment.data.split import batch_sizes
 from particleaugment.policies import Identity, ParticlePolicy, Policy
@@ -223,6 +224,10 @@ class LoopTrainee(ABC, Generic[B]):
 
     def losses(self, ids: Tensor, *, progress: Progress = silent, phase: str = "measure") -> Tensor:
         """Return the loss of each plain image; see :class:`particleaugment.trainee.protocol.Trainee`."""
+        if any(isinstance(module, _BatchNorm) and module.training for module in self.learner.model.modules()):
+            # A loss depends on its batch then. Every rank computes all, and gives away those of its share.
+            losses = self._losses(self._plain_of(ids.cpu()), len(ids), progress=progress, phase=phase, even=True)
+            return self.ranks.collect(self.ranks.share(losses), len(ids))
         plain, share = self._share_of_plain(ids)
         losses = self._losses(plain, len(ids), progress=progress, phase=phase)
         return self.ranks.collect(losses[:share], len(ids))
@@ -249,17 +254,26 @@ class LoopTrainee(ABC, Generic[B]):
         """Return this rank's share of plain images, and how many count: one that has none computes one for nothing."""
         mine = self.ranks.share(ids.cpu())
         share = len(mine)
-        mine = mine if share else ids.cpu()[:1]
-        if self._measured is None or not torch.equal(self._measured[0], mine):
+        return self._plain_of(mine if share else ids.cpu()[:1]), share
+
+    def _plain_of(self, ids: Tensor) -> PlainImages:
+        if self._measured is None or not torch.equal(self._measured[0], ids):
             with self._reading():
-                self._measured = mine, self._plain(mine)
-        return self._measured[1], share
+                self._measured = ids, self._plain(ids)
+        return self._measured[1]
 
     @torch.no_grad()
     def _losses(
-        self, plain: PlainImages, of_all: int, particles: int = 0, *, progress: Progress = silent, phase: str = ""
+        self,
+        plain: PlainImages,
+        of_all: int,
+        particles: int = 0,
+        *,
+        progress: Progress = silent,
+        phase: str = "",
+        even: bool = False,
     ) -> Tensor:
-        """Return the losses of images in large batches: plain, or under one particle after the other.
+        """Return the losses of images in large batches, or in even ones: plain, or under one particle after the other.
 
         Forward passes of wrapped networks, and progress, may hold a word between ranks: all take as many turns as the
         one with the largest share of all samples, and a rank that has nothing left computes something again.
@@ -268,6 +282,8 @@ class LoopTrainee(ABC, Generic[B]):
         batch = self._large_batch(plain.images.shape[1:].numel())
         largest, device = times * self.ranks.largest_share(of_all), plain.ids.device
         turns, losses = _turns(times * count, largest, batch, device), []
+        if even:
+            turns = list(torch.arange(count, device=device).tensor_split(-(-count // batch)))
         pipeline = self.pipelines.measuring if particles else self.pipelines.plain
         for turn, chunk in enumerate(turns):
             inputs, targets = _inputs(pipeline, plain, chunk % count, chunk // count if particles else None)

@@ -50,16 +50,16 @@ class Ranks:
     group: bool = False
 
     @classmethod
-    def together(cls, device: torch.device) -> Self:
+    def together(cls, device: torch.device | None = None) -> Self:
         """Return the place in torch.distributed's default group, or that of a process on its own if there is none.
 
         Args:
-            device: This rank's own, where tensors travel that cannot from the CPU.
+            device: This rank's own, where tensors travel that cannot from the CPU; by default the current GPU.
         """
         if not (dist.is_available() and dist.is_initialized()):
             return cls()
         by_cpu = "cpu:" in dist.get_backend_config()
-        return cls(dist.get_rank(), dist.get_world_size(), "cpu" if by_cpu else str(device), group=True)
+        return cls(dist.get_rank(), dist.get_world_size(), "cpu" if by_cpu else str(device or "cuda"), group=True)
 
     @property
     def first(self) -> bool:

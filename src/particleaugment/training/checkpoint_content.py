@@ -19,6 +19,7 @@ from particleaugment.models.weight_files import mismatch, tensor_problem
 from particleaugment.search.filter_base import Filter
 from particleaugment.search.filters import filter_settings
 from particleaugment.search.history import unpacked
+from particleaugment.search.idle_ops import without_colour
 from particleaugment.training.config import Config, ConfigError
 from particleaugment.util.strict_json import clipped
 
@@ -207,9 +208,10 @@ def _check_search(saved: Any, config: Config) -> None:
     if not isinstance(saved, dict):
         raise ContentError("its field search must be an object, since the run learns its policy")
     filter = _filter(saved, config)
+    ops = _ops(saved, filter, config)
     wanted = {
         "filter": filter_settings(filter),
-        "ops": list(config.ops),
+        "ops": list(ops),
         "epochs": config.training.epochs,
         "seed": config.seed,
     }
@@ -226,12 +228,9 @@ def _check_search(saved: Any, config: Config) -> None:
             raise ContentError(f"search.{name} must be true or false")
     if type(saved.get("epoch")) is not int or not 0 <= saved["epoch"] <= config.training.epochs + 1:
         raise ContentError("search.epoch must be an epoch of the run")
-    match saved.get("observed"):
-        case (float() | int(), int(count)) if count >= 0:
-            pass
-        case _:
-            raise ContentError("search.observed must be a sum and a number of losses")
-    _check_history(saved.get("history"), filter, config)
+    if not (_is(saved.get("observed"), ()) or _is(saved.get("observed"), (0.0, 0))):  # as earlier versions have it
+        raise ContentError("search.observed must be empty, since the run keeps the sum of its losses itself")
+    _check_history(saved.get("history"), filter, ops, config)
 
 
 def _filter(saved: Mapping[str, Any], config: Config) -> Filter[Any]:
@@ -243,16 +242,22 @@ def _filter(saved: Mapping[str, Any], config: Config) -> Filter[Any]:
     return config.filter
 
 
-def _check_history(history: Any, filter: Filter[Any], config: Config) -> None:
-    first = filter.init(config.seed, config.ops)
+def _ops(saved: Mapping[str, Any], filter: Filter[Any], config: Config) -> tuple[str, ...]:
+    """Return a run's ops; those that change nothing on grey images may have been left out."""
+    fewer = without_colour(filter, config.ops)
+    return fewer if _is(saved.get("ops"), list(fewer)) else config.ops
+
+
+def _check_history(history: Any, filter: Filter[Any], ops: tuple[str, ...], config: Config) -> None:
+    first = filter.init(config.seed, ops)
     columns = first.to_dict()
     if not isinstance(history, dict) or history.keys() != {"starts", *columns}:
         raise ContentError(f"search.history must have the fields starts, {', '.join(columns)}")
     starts = history["starts"]
     if not isinstance(starts, list) or not starts or not all(type(start) is int for start in starts):
         raise ContentError("search.history.starts must be epochs")
-    if starts != sorted(set(starts)) or not 0 <= starts[0] <= starts[-1] <= config.training.epochs + 1:
-        raise ContentError("search.history.starts must be epochs of the run, in rising order")
+    if starts != sorted(set(starts)) or not 1 == starts[0] <= starts[-1] <= config.training.epochs + 1:
+        raise ContentError("search.history.starts must be epochs of the run, in rising order from 1")
     for name, value in columns.items():
         column = history[name]
         if isinstance(value, Tensor):
@@ -262,7 +267,14 @@ def _check_history(history: Any, filter: Filter[Any], config: Config) -> None:
         elif not isinstance(column, list) or len(column) != len(starts) or not all(map(_is_number, column)):
             raise ContentError(f"search.history.{name} must be {len(starts)} numbers")
     try:
-        unpacked(history, first)
+        states = [state for _, state in unpacked(history, first)]
+        if [state.steps for state in states] != list(range(len(states))) or history["steps"] != list(
+            range(len(states))
+        ):
+            raise ValueError("steps must count from 0")
+        if any(not 0 <= state.skipped <= state.steps for state in states):
+            raise ValueError("more steps were skipped than taken")
+        filter.schedule(list(zip(starts, states)), config.training.epochs)
     except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError) as error:
         raise ContentError(clipped(f"search.history is not sound: {error}")) from None
 

@@ -39,21 +39,21 @@ _MOST_SEED, _MOST_OPS = (1 << 63) - 1, 64
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
-    """Everything that a run's result is a function of.
+    """Everything that determines a run's result.
 
     >>> Config(recipe="mine", training=TrainingSettings(epochs=5)).filter.kind
     'difficulty'
 
     Attributes:
         recipe: Name of the recipe.
-        seed: Seed of everything random.
+        seed: Seed of all random draws.
         data: What the run trains on.
         model: ``wrn-DEPTH-WIDTH``, ``shake-shake-DEPTH-2xWIDTHd``, ``resnet-18`` or ``resnet-50``.
         training: How the network trains.
-        transforms: What always happens to training images.
-        policy: ``learned`` to learn one, a policy string, ``schedule:FILE`` or ``file:FILE``.
-        ops: Ops that a learned policy draws from; if changed, RandAugment and TrivialAugment draw from them too.
-        filter: What learns the policy: ``difficulty``, ``paper``, ``gap`` or one of the controls, with its settings.
+        transforms: Transforms that are always applied to training images.
+        policy: ``learned``, a policy string, ``schedule:FILE`` or ``file:FILE``.
+        ops: Ops that a learned policy draws from. If changed, RandAugment and TrivialAugment use them too.
+        filter: The filter that learns the policy, with its settings.
     """
 
     recipe: str

@@ -62,7 +62,7 @@ def joined() -> Iterator[Ranks]:
         if isinstance(error, dist.DistError) or "gloo/transport" in str(error):
             cause = str(error).partition(". ")[0]
             raise RunError(
-                f"rank {rank} has lost contact with another one ({cause}); what the last checkpoint holds is kept"
+                f"rank {rank} has lost contact with another one ({cause}); the last checkpoint is kept"
             ) from error
         raise
     finally:
@@ -96,7 +96,7 @@ def _agreed_name(store: Store, rank: int, world: int) -> str:
                 if store.check([f"{name}/{other}" for other in range(world)]):
                     return name
         time.sleep(0.02)
-    raise RunError(f"the other {world - 1} ranks did not come within {_MEETING_SECONDS} seconds")
+    raise RunError(f"the other {world - 1} ranks did not connect within {_MEETING_SECONDS} seconds")
 
 
 def on_own_device(ranks: Ranks, device: str) -> Ranks:

@@ -147,6 +147,7 @@ class Session:
                 resample=config.transforms.resample,
                 fill=config.transforms.fill,
                 groups=self.data.train_groups,
+                say=self.display.say,
             )
 
     def _training_ids(self, epoch: int) -> torch.Tensor:

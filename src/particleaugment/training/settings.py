@@ -31,20 +31,19 @@ class DataSettings:
     True
 
     Attributes:
-        name: ``digits``, ``mnist``, ``fashion-mnist``, ``cifar10``, ``cifar100``, ``folder`` or ``hf``. Set it by
-            ``data=NAME``, or ``data=NAME:DIR`` with its directory.
+        name: ``digits``, ``mnist``, ``fashion-mnist``, ``cifar10``, ``cifar100``, ``folder`` or ``hf``. Set it with
+            ``data=NAME``, or with its directory as ``data=NAME:DIR``.
         data_dir: Directory of the data; for ``hf``, a name on the Hugging Face Hub or a path.
-        image_size: Height and width of the images of a folder or of ``hf``; 0 is 64.
-        validation: Training images, as a number or a fraction, that stand in for the test set; 0 keeps the test set.
-        train_size: Training images, as a number or a fraction, that the run trains on, stratified by class; drawn from
-            those that ``validation`` leaves. 1.0 is all of them.
-        data_seed: Seed of the choice of images by ``validation`` and ``train_size``, which ``seed`` leaves alone.
-        groups: ``prefix`` or ``class-prefix`` for a folder whose file names begin with a group, up to the first
-            underscore, that no split may take apart: a group across all classes, or within each class.
+        image_size: Height and width of images from a folder or from ``hf``; 0 means 64.
+        validation: Number or fraction of training images to evaluate on instead of the test set; 0 uses the test set.
+        train_size: Number or fraction of training images to train on, stratified by class, after ``validation`` is
+            removed; 1.0 is all of them.
+        data_seed: Seed for choosing the ``validation`` and ``train_size`` images; independent of ``seed``.
+        groups: Keep groups of files on one side of every split. A group is the part of the file name before the first
+            underscore: ``prefix`` across all classes, ``class-prefix`` within each class, or ``none``.
         normalization: ``data`` for the training images' mean and standard deviation, ``imagenet`` for ImageNet's.
-        stream: Decode files while the network trains: ``true``, ``false``, or ``auto`` where memory does not
-            hold them.
-        workers: Processes that decode them, or ``auto``.
+        stream: Decode files during training: ``true``, ``false``, or ``auto`` if they do not fit in memory.
+        workers: Number of decoding processes, or ``auto``.
     """
 
     name: str = "digits"
@@ -72,7 +71,7 @@ class DataSettings:
         _check_choice(self, "normalization", ("data", "imagenet"))
         _check_choice(self, "stream", ("auto", "true", "false"))
         if self.workers != "auto" and (isinstance(self.workers, str) or self.workers < 0):
-            raise ConfigError(f"workers must be auto, or a number of processes from 0 on, got {self.workers!r}")
+            raise ConfigError(f"workers must be auto, or a number of processes of at least 0, got {self.workers!r}")
         if not self.has_files:
             for setting, off in (("stream", "auto"), ("groups", "none")):
                 if getattr(self, setting) not in (off, "false"):
@@ -107,21 +106,20 @@ class TrainingSettings:
     """How the network trains.
 
     Attributes:
-        epochs: Number of epochs; 0 chooses it by the number of training images: about 60,000 images in all, in 20 to
-            200 epochs.
-        evaluate_every: Epochs from one evaluation to the next, or ``auto`` for every epoch, or about a hundred
-            evaluations where epochs are short; the last epoch is always evaluated.
-        batch_size: Global batch size, over all processes; a single image that would be left over joins the last batch.
+        epochs: Number of epochs; 0 chooses 20 to 200 from the number of training images, for about 60,000 images in
+            total.
+        evaluate_every: Epochs between evaluations. ``auto``: every epoch, or about a hundred times if epochs are short.
+            The last epoch is always evaluated.
+        batch_size: Global batch size, over all processes. A last batch of one image is merged with the one before.
         learning_rate: Initial learning rate (cosine decay to 0).
-        momentum: Momentum of SGD.
+        momentum: SGD momentum.
         nesterov: Use Nesterov momentum.
-        weight_decay: Weight decay of SGD.
+        weight_decay: SGD weight decay.
         device: ``cpu``, ``cuda``, or ``auto`` for the GPU if there is one.
-        precision: ``fp32``, ``tf32``, ``bf16``, or ``auto`` for bf16 where it is fast.
-        compile: Compile the network on a GPU: ``true``, ``false``, or ``auto`` for runs that are long enough to repay
-            it.
-        deterministic: Use deterministic GPU kernels only: slower, the same bits every time.
-        sync_batchnorm: Normalise over the images of all GPUs in batch norm.
+        precision: ``fp32``, ``tf32``, ``bf16``, or ``auto`` for bf16 where the hardware is fast at it.
+        compile: Use torch.compile on a GPU: ``true``, ``false``, or ``auto`` for runs long enough to benefit.
+        deterministic: Use deterministic GPU kernels only: slower, but bit-identical every time.
+        sync_batchnorm: Use synchronised batch norm over all GPUs.
     """
 
     epochs: int = 250
@@ -162,16 +160,16 @@ class TrainingSettings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TransformSettings:
-    """What always happens to training images, and how geometric ops draw.
+    """The transforms that are always applied to training images, and how geometric ops interpolate.
 
     Attributes:
-        crop: Pixels of padding for a random crop; 0 for none.
-        crop_scale: Smallest area of a random resized crop of a file's image, as a fraction; 0 for none.
-        jitter: Strength of random changes of brightness, contrast and saturation; 0 for none.
+        crop: Padding in pixels for a random crop; 0 disables it.
+        crop_scale: Minimum area of a random resized crop, as a fraction of the image file; 0 disables it.
+        jitter: Strength of random brightness, contrast and saturation; 0 disables it.
         flip: Probability of a horizontal flip.
-        erase: Probability that a rectangle is erased.
-        resample: Interpolation of the geometric ops: ``nearest``, ``bilinear`` or ``bicubic``.
-        fill: Their fill colour: red, green, blue.
+        erase: Probability of erasing a random rectangle.
+        resample: Interpolation of geometric ops: ``nearest``, ``bilinear`` or ``bicubic``.
+        fill: Fill colour of geometric ops: red, green, blue.
     """
 
     crop: int = 4
@@ -219,7 +217,7 @@ def _check_not_negative(section: Any, names: Iterable[str]) -> None:
 def _check_shares(section: Any, names: Iterable[str]) -> None:
     for name in names:
         if not 0 <= getattr(section, name) <= 1:
-            raise ConfigError(f"{name} must lie in 0..1, got {getattr(section, name)}")
+            raise ConfigError(f"{name} must be in 0..1, got {getattr(section, name)}")
 
 
 def _check_choice(section: Any, name: str, choices: tuple[str, ...]) -> None:
