@@ -181,3 +181,10 @@ def test_where_nothing_is_steered_nothing_is_measured_or_shaded():
     assert strength(run) != strength(history(config(), records(), schedule())), "one of them has a grey part"
     assert difficulty(run) == ""
     assert alarms(run) == []
+
+
+def test_strength_is_shown_from_the_first_epoch_where_evaluations_are_rarer():
+    lines = [record for record in records() if record["kind"] == "filter" or record["epoch"] in (15, 20)]
+    run = history(config(), lines, schedule())
+    assert list(run.mixtures) == list(range(1, EPOCHS + 1))
+    assert "Strength was 2.00 ops per image in the first epoch, 3.50 at most (epoch 11)" in render(run)

@@ -109,7 +109,7 @@ def policy_figure(policy: Policy, epochs: int) -> tuple[str, Any]:
     mixtures = {epoch: one for epoch, one in shown if isinstance(one, Mixture)}
     if not mixtures:
         return "policy/heat_map", heat_map(policy, epochs)
-    figure = picture(9, 2.6, lambda figure, axes: draw_counts(figure, axes, list(mixtures), list(mixtures.values())))
+    figure = picture(9, 2.6, lambda figure, axes: draw_counts(figure, axes, mixtures))
     return "policy/op_counts", figure
 
 

@@ -49,10 +49,12 @@ class RunHistory:
         return bool(self.steps)
 
     @property
-    def mixtures(self) -> list[Mixture]:
-        """The mixtures of the epochs; empty for policies of other kinds."""
-        found = [self.policy.at(record["epoch"]) for record in self.epochs] if self.policy.learned else []
-        return [policy for policy in found if isinstance(policy, Mixture)]
+    def mixtures(self) -> dict[int, Mixture]:
+        """The mixtures by epoch, whether evaluated or not, of long runs some hundreds; empty for other policies."""
+        last = self.epochs[-1]["epoch"] if self.policy.learned else 0
+        epochs = sorted({*range(1, last + 1, 1 + last // 500), last} - {0})
+        found = {epoch: self.policy.at(epoch) for epoch in epochs}
+        return {epoch: policy for epoch, policy in found.items() if isinstance(policy, Mixture)}
 
     @property
     def ops_per_image(self) -> Floats:

@@ -92,7 +92,7 @@ def _cards(run: RunHistory) -> Markup:
         ),
     ]
     if run.mixtures:
-        shown.append((f"{strength_of(run.mixtures[-1]):.2f}", "strength at the end: ops per image"))
+        shown.append((f"{strength_of(run.mixtures[last['epoch']]):.2f}", "strength at the end: ops per image"))
     elif run.inclusion.size:
         shown.append((f"{run.ops_per_image[-1]:.2f}", "ops per image at the end"))
     if (difficulty := reached(run)) is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -67,12 +67,12 @@ def strength_of(mixture: Mixture) -> float:
 
 
 def _course(run: RunHistory) -> str:
-    values = [strength_of(mixture) for mixture in run.mixtures]
-    highest = int(np.argmax(values))
+    values = {epoch: strength_of(mixture) for epoch, mixture in run.mixtures.items()}
+    first, highest, last = min(values), max(values, key=lambda epoch: values[epoch]), max(values)
     ops = len(run.policy.ops)
     return (
-        f"Strength was {values[0]:.2f} ops per image in the first epoch, {values[highest]:.2f} at most (epoch "
-        f"{run.epochs[highest]['epoch']}) and {values[-1]:.2f} in the last. All {ops} ops are drawn equally often."
+        f"Strength was {values[first]:.2f} ops per image in the first epoch, {values[highest]:.2f} at most (epoch "
+        f"{highest}) and {values[last]:.2f} in the last. All {ops} ops are drawn equally often."
     )
 
 
@@ -102,7 +102,8 @@ def strength(run: RunHistory) -> str:
     """Mean number of ops per image by epoch."""
 
     def draw_strength(figure: Any, axes: Any) -> None:
-        axes.plot([record["epoch"] for record in run.epochs], [strength_of(one) for one in run.mixtures], color=PURPLE)
+        mixtures = run.mixtures
+        axes.plot(list(mixtures), [strength_of(one) for one in mixtures.values()], color=PURPLE)
         _shade(axes, run)
         axes.set(xlabel="epoch", ylabel="ops per image", xlim=_span(run))
         axes.set_ylim(0, max(1.0, axes.get_ylim()[1]))
@@ -114,16 +115,17 @@ def op_counts(run: RunHistory) -> str:
     """Share of images with each number of ops by epoch, as a stacked area."""
 
     def draw_op_counts(figure: Any, axes: Any) -> None:
-        draw_counts(figure, axes, [record["epoch"] for record in run.epochs], run.mixtures)
+        draw_counts(figure, axes, run.mixtures)
 
     return inline_svg(9, 2.6, draw_op_counts)
 
 
-def draw_counts(figure: Any, axes: Any, epochs: Sequence[int], mixtures: Sequence[Mixture]) -> None:
+def draw_counts(figure: Any, axes: Any, mixtures: Mapping[int, Mixture]) -> None:
     """Draw the share of images with each number of ops as a stacked area, by epoch."""
+    epochs = list(mixtures)
     from matplotlib import colormaps
 
-    shares = 100 * np.array([mixture.counts for mixture in mixtures]).T
+    shares = 100 * np.array([mixture.counts for mixture in mixtures.values()]).T
     most = max(1, *(k for k, row in enumerate(shares) if row.max() > 0.5))
     colours = [_PLAIN, *(colormaps["viridis"](1 - k / most) for k in range(1, most + 1))]
     labels = ["no op", "1 op", *(f"{k} ops" for k in range(2, most + 1))]
@@ -134,8 +136,7 @@ def draw_counts(figure: Any, axes: Any, epochs: Sequence[int], mixtures: Sequenc
 
 
 def _span(run: RunHistory) -> tuple[float, float]:
-    first, last = run.epochs[0]["epoch"], run.epochs[-1]["epoch"]
-    return min(1, first), max(last, 2)
+    return 1, max(2, run.epochs[-1]["epoch"])
 
 
 def _shade(axes: Any, run: RunHistory) -> None:

@@ -27,6 +27,6 @@ def _training(run: RunHistory) -> str:
         return "trained without a policy"
     if not config.searches:
         return f"trained under the policy {config.policy}"
-    strength = strength_of(run.mixtures[-1]) if run.mixtures else run.ops_per_image[-1]
+    strength = strength_of(run.mixtures[run.epochs[-1]["epoch"]]) if run.mixtures else run.ops_per_image[-1]
     when = "ended" if run.epochs[-1]["epoch"] == config.training.epochs else "is"
     return f"trained under a learned policy that {when} at {strength:.2f} ops per image"
