@@ -112,8 +112,8 @@ def small_results() -> str:
     ]
     text = table(["accuracy, %", *(TASKS[task].title for task in SHOWN)], rows)
     earlier = (
-        " The learned policy is an earlier form of the default filter, whose wanted difficulty was constant; the present "
-        "form has not been run on these tasks yet."
+        " The learned policy is an earlier form of the default filter, whose wanted difficulty was constant; the "
+        "present form has not been run on these tasks yet."
     )
     said = earlier if is_candidate(learned_runs(SHOWN)) else ""
     return f"{text}\n\nHeld-out training images, last epoch; mean (seeds).{said}"

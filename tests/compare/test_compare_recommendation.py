@@ -16,7 +16,7 @@ from particleaugment.compare.run_record import RunRecord
 from particleaugment.compare.statistics import PairedDifference, paired_difference, seeds_to_settle
 from particleaugment.recipes import get_recipe
 
-STANDARD = ("none", "trivialaugment", "randaugment", "gap")
+STANDARD = ("none", "trivialaugment", "randaugment", "difficulty")
 
 
 def records(accuracies, seconds=None, at_once=None):

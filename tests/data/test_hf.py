@@ -105,7 +105,7 @@ def test_the_same_pixels_as_a_folder(datasets, tmp_path, write):
     )
 
 
-SMALL = ["image_size=16", "model=wrn-10-1", "epochs=2", "batch_size=12", "measure_size=6", "num_particles=4", "crop=2",
+SMALL = ["image_size=16", "model=wrn-10-1", "epochs=2", "batch_size=12", "measure_size=6", "crop=2",
          "precision=fp32", "workers=0"]  # fmt: skip
 
 

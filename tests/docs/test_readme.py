@@ -35,7 +35,8 @@ def test_the_loop_runs_and_learns_a_policy():
     exec(compile(shorter, "README.md", "exec"), names)
     search = names["search"]
     assert search.steps_taken == 2
-    assert len(names["loader"].dataset) == len(names["train_set"][1]) - search.filter.held_out
+    samples = len(names["train_set"][1])
+    assert len(names["loader"].dataset) == samples - search.filter.held_out_of(samples)
 
 
 def test_the_engine_augments():

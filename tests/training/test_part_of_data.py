@@ -150,7 +150,7 @@ def test_a_comparison_keeps_to_its_part_of_the_data(tmp_path):
 # Groups.
 
 GROUPED = [
-    "model=wrn-10-1", "image_size=16", "epochs=3", "batch_size=8", "num_particles=3", "precision=fp32", "device=cpu",
+    "model=wrn-10-1", "image_size=16", "epochs=3", "batch_size=8", "precision=fp32", "device=cpu",
     "measure_size=12", "validation=0.2", "train_size=0.8", "workers=0",
 ]  # fmt: skip
 

@@ -5,7 +5,7 @@ import re
 
 import torch
 from rich.console import Console
-from runs import TINY_GAP, command, config_of, epoch_record, filter_record, finish, result
+from runs import TINY_DIFFICULTY, command, config_of, epoch_record, filter_record, finish, result
 from toy import search_of
 
 import particleaugment as pa
@@ -17,21 +17,24 @@ from particleaugment.training.session import Session
 
 def test_what_a_run_prints(tiny, tmp_path):
     path = tmp_path / "[bold]run [/x] :smile:"
-    settings = [part for setting in TINY_GAP for part in ("--set", setting)]
+    settings = [part for setting in TINY_DIFFICULTY for part in ("--set", setting)]
     outcome = command("train", *settings, "--out", path)
     assert outcome.exit_code == 0
     assert outcome.stderr == ""
-    first, *lines = outcome.stdout.splitlines()
-    assert first.startswith("only 10 images are held out for measuring, so the filter will mostly follow noise; set a")
+    first, second, *lines = outcome.stdout.splitlines()
+    assert first.startswith(
+        "only 10 images are held out for measuring, so measurements are noisy; train on more images,"
+    )
+    assert second == "Color changes nothing on grey images and is left out"
     assert re.fullmatch(
-        r"digits: wrn-10-1 on digits, 3 epochs, filter gap; \w+ executor, step by step, fp32",
+        r"digits: wrn-10-1 on digits, 3 epochs, filter difficulty; \w+ executor, step by step, fp32",
         lines[0],
     )
     for number, line in enumerate(lines[1:4], start=1):
         left = r"  \d+ s left" if number < 3 else ""
-        assert re.fullmatch(
-            rf"epoch {number}/3  loss \d\.\d+  accuracy \d+\.\d\d %  \d\.\d\d ops/image  \d steps skipped{left}", line
-        )
+        measured = r"( +difficulty \d+\.\d\d \(wanted \d\.\d\d\))?"
+        note = rf"loss \d\.\d+  accuracy \d+\.\d\d %  strength \d\.\d\d ops/image{measured}"
+        assert re.fullmatch(rf"epoch {number}/3  {note}{left}", line)
     for row in (
         "test accuracy, last epoch",
         "best epoch (not a result)",
@@ -69,7 +72,7 @@ def test_the_time_left_is_that_of_the_epochs_since_the_run_began_or_resumed(monk
 
 
 def test_quiet_says_nothing(tiny, no_report, tmp_path):
-    settings = [part for setting in [*TINY_GAP, "epochs=1"] for part in ("--set", setting)]
+    settings = [part for setting in [*TINY_DIFFICULTY, "epochs=1"] for part in ("--set", setting)]
     outcome = command("train", *settings, "--out", tmp_path / "run", "--quiet")
     assert (outcome.exit_code, outcome.output) == (0, "")
     assert (tmp_path / "run" / "model.safetensors").exists()
@@ -77,7 +80,7 @@ def test_quiet_says_nothing(tiny, no_report, tmp_path):
 
 def test_the_default_folder_and_the_seed(tiny, no_report, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    settings = [part for setting in [*TINY_GAP, "epochs=1", "policy=none"] for part in ("--set", setting)]
+    settings = [part for setting in [*TINY_DIFFICULTY, "epochs=1", "policy=none"] for part in ("--set", setting)]
     assert command("train", *settings, "--seed", 3, "-q").exit_code == 0
     assert RunFolder.open(tmp_path / "runs" / "digits-3").config.seed == 3
     assert command("train", *settings, "--set", "seed=4", "-q").exit_code == 0
@@ -97,7 +100,7 @@ def test_checkpoints_are_as_far_apart_as_asked(tiny, no_report, tmp_path, monkey
     saved = []
     save = Session.save
     monkeypatch.setattr(Session, "save", lambda self: (saved.append(self.position.epoch), save(self)))
-    settings = [part for setting in TINY_GAP for part in ("--set", setting)]
+    settings = [part for setting in TINY_DIFFICULTY for part in ("--set", setting)]
     for seconds, expected in ((0, [2, 3, 4]), (1000, [4])):
         saved.clear()
         command("train", *settings, "--out", tmp_path / str(seconds), "--checkpoint-seconds", seconds, "-q")

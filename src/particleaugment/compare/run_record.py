@@ -130,6 +130,6 @@ class RunRecord:
         at = record.evaluated_epochs
         if list(at) != sorted(set(at)) or record.epochs_done > record.epochs:
             raise ValueError(f"{place}.evaluated must be epochs of the run, in rising order")
-        if record.filter and {"steps", "skipped", "ops_per_image"} - record.filter.keys():
-            raise ValueError(f"{place}.filter must have steps, skipped and ops_per_image")
+        if record.filter and any(record.filter.get(name) is None for name in ("steps", "skipped", "ops_per_image")):
+            raise ValueError(f"{place}.filter must have the numbers steps, skipped and ops_per_image")
         return record

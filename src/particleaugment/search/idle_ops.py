@@ -7,16 +7,17 @@ AutoContrast does after Brightness; of a grey image every built-in op makes a gr
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from particleaugment.core.op_table import OPS
+from particleaugment.data.folder import decode_images
 from particleaugment.data.listing import ImageList
 from particleaugment.data.samples import Samples
 from particleaugment.data.split import epoch_permutation
-from particleaugment.data.streamed import example_images
 from particleaugment.search.filter_base import Filter
 
 __all__ = ["COLOUR_OPS", "are_grey", "log", "ops_in_use", "without_colour"]
@@ -70,10 +71,12 @@ def without_colour(filter: Filter[Any], ops: tuple[str, ...]) -> tuple[str, ...]
 def are_grey(samples: Samples | ImageList) -> bool:
     """Whether training images have no colour: one channel, or three equal ones.
 
-    It is a function of the data alone, the same in every process and whatever the seed.
+    It is a function of the data alone, the same in every process and whatever the seed. Unreadable files do not
+    count: training will say what is wrong with them.
     """
     if isinstance(samples, ImageList):
-        return _is_grey(example_images(samples, _DECODED_SIZE, _READ))
+        found = [_is_grey(image) for image in _readable(samples)]
+        return bool(found) and all(found)
     in_memory = samples.tensors is not None
     chosen = epoch_permutation(len(samples), seed=0, epoch=0)[: _IN_MEMORY if in_memory else _READ].sort().values
     if in_memory:
@@ -82,6 +85,15 @@ def are_grey(samples: Samples | ImageList) -> bool:
         return all(_is_grey(samples[index][0]) for index in chosen.tolist())
     except (TypeError, ValueError):  # training will say what is wrong with the image
         return False
+
+
+def _readable(images: ImageList) -> Iterator[Tensor]:
+    """Decode a few images of a list, spread over its classes, one by one."""
+    for index in torch.linspace(0, len(images) - 1, min(_READ, len(images))).round().to(torch.int64):
+        try:
+            yield decode_images(images.subset(index[None]), _DECODED_SIZE)
+        except ValueError:
+            continue
 
 
 def _is_grey(images: Tensor) -> bool:
