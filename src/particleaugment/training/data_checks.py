@@ -49,8 +49,8 @@ def check_search(
         say(f"{held_out:,} images are held out for measuring, in whole groups (measure_size={filter.measure_size})")
     if held_out < _FEW:
         say(
-            f"only {held_out} images are held out for measuring, so measurements are noisy; train on more images, set a "
-            "larger measure_size, or policy=trivial"
+            f"only {held_out} images are held out for measuring, so measurements are noisy; train on more images, "
+            "set a larger measure_size, or policy=trivial"
         )
 
 
