@@ -169,7 +169,7 @@ def subject(held_out, training_loss):
 
 @pytest.mark.parametrize(
     ("samples", "held_out"),
-    [(9, 1), (200, 20), (640, 64), (1280, 64), (4000, 80), (12_800, 256), (50_000, 1000), (1_281_167, 1024)],
+    [(9, 2), (200, 20), (640, 64), (1280, 64), (4000, 80), (12_800, 256), (50_000, 1000), (1_281_167, 1024)],
 )
 def test_how_many_samples_are_held_out_is_left_to_the_data(samples, held_out):
     assert pa.DifficultyFilter().held_out_of(samples) == held_out

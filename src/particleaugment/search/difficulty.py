@@ -6,7 +6,9 @@ harder, it wastes capacity on augmentation. So one number is steered, the streng
 1. *measurement*: the difficulty, which is the epoch's mean training loss under augmentation over the mean loss of a few
    held-out samples, plain. Training knows the first; the second takes one small forward pass;
 2. *error*: the logarithm of wanted over measured difficulty, clipped to [-1, 1], averaged over a twentieth of training;
-3. *update*: strength moves by the error, times ``speed`` over the number of steps.
+3. *update*: strength moves by the error, times ``speed`` over the number of steps;
+4. *brake*: where the training loss has fallen less than its time has passed, the run is too short to learn under
+   augmentation, and strength falls instead; see :func:`lag`.
 
 The wanted difficulty falls over training. Early on, every policy has a difficulty near 1, since both losses are near
 chance; later, a network that never sees a sample unchanged still learns its training samples better than new ones.
@@ -249,7 +251,7 @@ class DifficultyFilter(Filter[DifficultyState]):
     def held_out_of(self, samples: int) -> int | float:
         """Return how many samples are held out."""
         if isinstance(self.measure_size, str):
-            return max(1, min(samples // 10, max(FEWEST, min(MOST, samples // 50))))
+            return max(2, min(samples // 10, max(FEWEST, min(MOST, samples // 50))))
         return self.measure_size
 
     def holds_out_in(self, epoch: int, epochs: int) -> bool:
