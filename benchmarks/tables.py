@@ -227,7 +227,18 @@ def changed_settings(recipe: Recipe) -> tuple[str, str]:
     return ", ".join(own), ", ".join(papers)
 
 
+def demo_gain() -> str:
+    """What the demo's learned policy gains over several seeds."""
+    found = result("demo_gain")["results"]
+    accuracy, (low, high) = found["mean_accuracy"], found["interval"]
+    rows = [["no policy", f"{accuracy['none']:.2f}"], ["learned policy", f"{accuracy['learned']:.2f}"]]
+    gain = f"{found['mean_difference']:+.2f} [{low:+.2f}, {high:+.2f}]"
+    text = table([f"the demo, {len(found['seeds'])} seeds", "accuracy, %"], rows)
+    return f"{text}\n\nDifference with its 95 % interval: {gain} points. Command: `python benchmarks/demo_gain.py`."
+
+
 TABLES: dict[str, Callable[[], str]] = {
+    "demo gain": demo_gain,
     "speed": speed,
     "results": results,
     "small results": small_results,
