@@ -83,7 +83,7 @@ class DifficultyRecord(FilterRecord):
     Attributes:
         strength: Mean number of ops per image after the step.
         training_loss: Mean loss of the epoch's samples under augmentation.
-        held_out_loss: Mean loss of the held-out samples; None in the last fifth of training.
+        held_out_loss: Loss to expect of new samples, from the held-out ones; None in the last fifth of training.
         difficulty: Training loss over held-out loss.
         wanted: The difficulty that was wanted; None in the last fifth of training.
     """
@@ -169,7 +169,8 @@ class DifficultyFilter(Filter[DifficultyState]):
         start = time.perf_counter()
         with own_statistics(subject.trainee.model):
             losses = subject.trainee.losses(subject.split[1], progress=subject.progress)
-        held_out_loss, seconds = float(losses.mean()), {"measure": time.perf_counter() - start}
+        chance = loss_of_chance(subject.labels)
+        held_out_loss, seconds = expected_loss(losses, chance), {"measure": time.perf_counter() - start}
         for name, loss in (("held-out", held_out_loss), ("training", subject.training_loss)):
             if math.isfinite(loss):
                 continue
@@ -182,7 +183,7 @@ class DifficultyFilter(Filter[DifficultyState]):
             held_out_loss,
             epoch=epoch,
             epochs=epochs,
-            chance=loss_of_chance(subject.labels),
+            chance=chance,
         )
         return state, self.record(
             state,
@@ -287,6 +288,20 @@ def loss_of_chance(labels: Tensor) -> float:
     """
     classes = len(labels.unique())
     return math.log(classes) if classes > 1 else math.inf
+
+
+def expected_loss(losses: Tensor, chance: float) -> float:
+    """Return the loss to expect of new samples: the mean of some losses, and of one more sample that is guessed at.
+
+    Losses are skewed: of few samples a good network often gets all right, and their mean is then far below the loss of
+    new ones. The more samples there are, the less the one more counts.
+
+    >>> expected_loss(Tensor([0.0, 0.0, 0.0]), chance=2.0), expected_loss(Tensor([1.0, 2.0]), chance=math.inf)
+    (0.5, 1.5)
+    """
+    if math.isinf(chance):
+        return float(losses.mean())
+    return (float(losses.sum()) + chance) / (len(losses) + 1)
 
 
 @contextmanager
