@@ -120,6 +120,14 @@ def test_errors_in_an_arms_settings_name_the_arm():
         arm.config(DIGITS, seed=0)
 
 
+def test_an_arm_does_not_leave_its_epochs_to_the_data():
+    (arm,) = parse_arms("mine:epochs=0")
+    with pytest.raises(ConfigError, match="arm 'mine': epochs must be at least 1; to leave it to the data"):
+        arm.config(DIGITS, seed=0)
+    everywhere = Base.of(get_recipe("folder"), ["data_dir=/images"])
+    assert arm.config(everywhere, seed=0).training.epochs == 0
+
+
 def test_what_a_comparison_sets_counts_more_than_a_filters_own_settings():
     base = Base.of(get_recipe("cifar10-wrn28-2"), ["m=7", "eta=0.5", "sigma=0.01", "epochs=3"])
     found = {

@@ -93,7 +93,12 @@ class Arm:
         ops = self.ops if base.config.ops == OPS else base.config.ops  # what the comparison sets counts more
         first = {"policy": self.policy, "filter": chosen, "ops": ops}
         try:
-            return resolve(override(base.config, [*shared, *self.settings, f"seed={seed}"], base.filters, first))
+            made = override(base.config, [*shared, *self.settings, f"seed={seed}"], base.filters, first)
+            if base.config.training.epochs and not made.training.epochs:
+                raise ConfigError(
+                    "epochs must be at least 1; to leave it to the data, set it for all arms: --set epochs=0"
+                )
+            return resolve(made)
         except ConfigError as error:
             raise ConfigError(f"arm {self.name!r}: {error}") from None
 
