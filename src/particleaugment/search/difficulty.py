@@ -37,7 +37,15 @@ from particleaugment.policies.trivial import TrivialAugment
 from particleaugment.search.checks import check_count, check_moments, check_size
 from particleaugment.search.filter_base import Filter, FilterRecord, FilterState, Subject
 
-__all__ = ["DifficultyFilter", "DifficultyRecord", "DifficultyState", "own_statistics"]
+__all__ = [
+    "DifficultyFilter",
+    "DifficultyRecord",
+    "DifficultyState",
+    "expected_loss",
+    "lag",
+    "loss_of_chance",
+    "own_statistics",
+]
 
 STEERED = 0.8
 """Share of training over which strength is steered and samples are held out."""

@@ -228,7 +228,7 @@ def _check_search(saved: Any, config: Config) -> None:
             raise ContentError(f"search.{name} must be true or false")
     if type(saved.get("epoch")) is not int or not 0 <= saved["epoch"] <= config.training.epochs + 1:
         raise ContentError("search.epoch must be an epoch of the run")
-    if not (_is(saved.get("observed"), ()) or _is(saved.get("observed"), (0.0, 0))):  # as earlier versions have it
+    if not _is(saved.get("observed"), ()):
         raise ContentError("search.observed must be empty, since the run keeps the sum of its losses itself")
     _check_history(saved.get("history"), filter, ops, config)
 
