@@ -20,9 +20,8 @@ __all__ = ["Division"]
 class Division:
     """The samples that a filter holds out, drawn once, and the samples of every epoch.
 
-    A :class:`particleaugment.search.training_set.TrainingSet` has the same length in every epoch. Where the filter no
-    longer holds samples out, they join and take turns with the others: each class has as many places as before, and in
-    each epoch other members of it go without one.
+    Every epoch has as many places as there are samples. While samples are held out, others of their class stand in for
+    them, by turns. So an epoch has the same number of steps as without a filter, and each class its share.
 
     Args:
         filter: Says how many samples are held out, and in which epochs.
@@ -35,8 +34,8 @@ class Division:
     >>> division = Division(GapFilter(measure_size=2), torch.tensor([0, 0, 0, 0, 1, 1, 1, 1]), epochs=5, seed=0)
     >>> [len(division.ids_in(epoch)) for epoch in range(1, 6)]
     [6, 6, 6, 6, 8]
-    >>> [division.places_in(epoch).tolist() for epoch in (1, 4, 5)]
-    [[1, 2, 3, 5, 6, 7], [1, 2, 3, 5, 6, 7], [3, 0, 1, 7, 4, 5]]
+    >>> [division.places_in(epoch).tolist() for epoch in (1, 2, 5)]
+    [[2, 1, 2, 3, 6, 5, 6, 7], [3, 1, 2, 3, 7, 5, 6, 7], [0, 1, 2, 3, 4, 5, 6, 7]]
     """
 
     def __init__(
@@ -68,34 +67,25 @@ class Division:
         """A hash of the samples' classes and groups."""
         return fingerprint([self.labels] if self.groups is None else [self.labels, self.groups])
 
-    @property
-    def places(self) -> int:
-        """How many samples each epoch trains on."""
-        return len(self.labels) if self.split is None else len(self.split[0])
-
     def places_in(self, epoch: int) -> Tensor:
-        """Return the sample that has each place in an epoch."""
-        if self.split is None or self.holds_out_in(epoch):
-            return self.ids_in(epoch)
-        ids = self.split[0].clone()
-        for places, ring in self._rings:
-            joined = len(ring) - len(places)
-            ids[places] = ring.roll(-(epoch * joined + joined) % len(ring))[: len(places)]
+        """Return the sample that has each place in an epoch: itself, or another of its class where it is held out."""
+        ids = torch.arange(len(self.labels), device="cpu")
+        if self.holds_out_in(epoch):
+            for places, others in self._stand_ins:
+                turn = torch.arange(epoch * len(places), (epoch + 1) * len(places), device="cpu")
+                ids[places] = others[turn % len(others)]
         return ids
 
     @cached_property
-    def _rings(self) -> list[tuple[Tensor, Tensor]]:
-        """The places of every class that has held-out samples, and all samples of it."""
+    def _stand_ins(self) -> list[tuple[Tensor, Tensor]]:
+        """The held-out samples of every class that has some, and the samples that stand in for them."""
         assert self.split is not None
         trained, held_out = self.split
-        of_class = {int(label): held_out[self.labels[held_out] == label] for label in self.labels[held_out].unique()}
-        order = self.labels[trained].argsort(stable=True)
-        classes, counts = self.labels[trained][order].unique_consecutive(return_counts=True)
-        return [
-            (places, torch.cat([trained[places], of_class[label]]))
-            for label, places in zip(classes.tolist(), order.split(counts.tolist()))
-            if label in of_class
-        ]
+        pairs = []
+        for label in self.labels[held_out].unique():
+            others = trained[self.labels[trained] == label]
+            pairs.append((held_out[self.labels[held_out] == label], others if len(others) else trained))
+        return pairs
 
     @cached_property
     def held_out(self) -> Tensor:

@@ -71,7 +71,7 @@ class ParticleAugment:
     ...         search.observe(ids, losses)
     ...     record = search.step(model, loss=loss, preprocess=lambda images: images / 255)
     >>> len(loader.dataset), search.steps_taken, search.schedule()
-    (29, 1, MixtureSchedule(2 steps over 2 epochs, Mixture(...)))
+    (32, 1, MixtureSchedule(2 steps over 2 epochs, Mixture(...)))
     """
 
     def __init__(
@@ -160,7 +160,8 @@ class ParticleAugment:
     def training_set(self, transform: Callable[[Any], Any] | None = None) -> TrainingSet:
         """Return the samples to train on, as a map-style data set of ``(uint8 image, target, id)``.
 
-        Samples that the filter holds out are left out while it does. Its length is the same in all epochs.
+        While the filter holds samples out, others of their class stand in for them, so its length is that of the
+        train_set in all epochs.
 
         Args:
             transform: Where images are to be augmented one by one, in the loader's workers: a chain that contains
@@ -306,7 +307,7 @@ class ParticleAugment:
             return None
         training_loss = None
         if self.filter.needs_training_loss:
-            training_loss = self._observed.mean(ranks, self.division.places, self.epoch)
+            training_loss = self._observed.mean(ranks, len(self.division.labels), self.epoch)
         trainee = EagerTrainee(
             learner, self._samples_by_index(), self.training_augmentation(), batch_size * ranks.world
         )

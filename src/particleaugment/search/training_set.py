@@ -118,10 +118,10 @@ class SearchAugment(Augment):
 class TrainingSet(Dataset[tuple[Any, Any, int]]):
     """The samples to train on, as (uint8 image, target, id); :class:`particleaugment.ParticleAugment` makes it.
 
-    Samples that the filter holds out are left out. When it no longer holds them out, they take turns with the others of
-    their class. So the length is the same in every epoch, and whatever has read it once stays right: a
+    It is as long as the train_set in every epoch, so whatever has read its length once stays right: a
     ``DistributedSampler``, the weights of a sampler, a learning-rate schedule by steps, a trainer's number of batches.
-    Which samples an epoch has follows the search, also in workers that are kept alive or spawned.
+    While the filter holds samples out, others of their class stand in for them, by turns. Which samples an epoch has
+    follows the search, also in workers that are kept alive or spawned.
 
     Args:
         samples: All training samples.
@@ -141,17 +141,12 @@ class TrainingSet(Dataset[tuple[Any, Any, int]]):
         self._places: tuple[int, Tensor] | None = None
 
     def __len__(self) -> int:
-        return self.division.places
+        return len(self.division.labels)
 
     def __getitem__(self, index: int) -> tuple[Any, Any, int]:
         """Return image, target and id of the sample that has a place in the present epoch."""
         if not 0 <= index < len(self):
-            whole = len(self.division.labels)
-            raise IndexError(
-                f"index {index} is outside the training set: it has {len(self)} samples, since {whole - len(self)} of "
-                f"{whole} are held out for measuring; create the sampler from search.training_set(), not from the "
-                "train_set"
-            )
+            raise IndexError(f"index {index} is outside the training set, which has {len(self)} samples")
         number = int(self.ids[index])
         image, target = self.samples.item(number)
         if self.transform is None:
@@ -169,5 +164,5 @@ class TrainingSet(Dataset[tuple[Any, Any, int]]):
 
     @property
     def targets(self) -> Tensor:
-        """The class at each place, int64 ``[places]``, the same in every epoch: for samplers that balance classes."""
-        return self.division.labels[self.division.places_in(1)]
+        """The class of each sample, int64 ``[N]``, the same in every epoch: for samplers that balance classes."""
+        return self.division.labels

@@ -153,11 +153,11 @@ class Session:
     def _training_ids(self, epoch: int) -> torch.Tensor:
         if self.search is None:
             return torch.arange(len(self.samples))
-        return self.search.division.ids_in(epoch)
+        return self.search.division.places_in(epoch)
 
     def _training_loss(self) -> float:
         """Return the mean loss of the epoch's samples, as training went."""
-        return self.position.loss_sum / len(self._training_ids(self.position.epoch))
+        return self.position.loss_sum / len(self.samples)
 
     # The phases of an epoch.
 
