@@ -61,9 +61,11 @@ GOOD_FIXED = {
 FEW = ("difficulty", "early_difficulty", "start", "measure_size")
 CONSTANTS = {
     "STEERED": ("ρ", "share of training in which strength is steered and samples are held out"),
-    "MEMORY": ("μ", "share of training over which errors are averaged"),
+    "MEMORY": ("μ", "share of training over which held-out losses are averaged"),
     "INFORMED": ("τ", "share of training from which on an error counts fully"),
-    "FASTEST": ("m", "how far strength moves in one step, at most"),
+    "FASTEST": ("m", "largest logarithm of the factor by which strength changes in one step"),
+    "BELOW": ("δ", "added to strength before it is multiplied, so that it reaches 0 and leaves it again"),
+    "BRAKE": ("β", "how many ops per image the brake takes away in one step, at most"),
     "LEARNED": ("λ", "share by which the training loss should have fallen from chance, at most"),
 }
 
@@ -115,7 +117,7 @@ def constants_table() -> str:
     """Return what the formulas take from the code."""
     filter = DifficultyFilter()
     rows = [["w₀, w₁", f"{filter.early_difficulty:g}, {filter.difficulty:g}", "wanted difficulty, first and last"]]
-    rows += [["v", f"{filter.speed:g}", "`speed`: how far strength could move over a run"]]
+    rows += [["v", f"{filter.speed:g}", "`speed`: how far the logarithm of strength could move over a run"]]
     rows += [["S", f"{filter.strongest:g}", "highest strength, half of `slots`"]]
     rows += [[sign, f"{getattr(rules, name):g}", meaning] for name, (sign, meaning) in CONSTANTS.items()]
     return table(["", "value", "meaning"], rows)

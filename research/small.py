@@ -28,6 +28,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         f"wanted-{early}-{late}": _wanted(early, late)
         for early, late in ((1.1, 0.6), (1.0, 0.6), (1.1, 0.8), (1.0, 1.0), (1.2, 0.4))
     },
+    "proportional": _wanted(1.1, 0.6),
     "none-180": ("policy=none", "train_size=180"),  # small-mnist-200 without what a filter holds out
     "from-1": _wanted(1.1, 0.6, "start=1.0"),
     "wide": _wanted(1.1, 0.6, "semantics=trivial-wide"),

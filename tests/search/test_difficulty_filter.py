@@ -1,7 +1,7 @@
 """The difficulty filter: where its strength goes, what it measures, and what it remembers."""
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ def steered(filter, epochs, losses, chance=math.inf):
     strengths = []
     for epoch in range(1, int(STEERED * epochs) + 1):
         state = filter.updated(
-            DifficultyState(seed=0, ops=OPS, steps=epoch, strength=state.strength, error=state.error),
+            replace(state, steps=epoch),
             *losses(state.strength, epoch),
             epoch=epoch,
             epochs=epochs,
@@ -119,15 +119,17 @@ def test_training_lags_only_where_its_loss_has_fallen_less_than_its_time_has_pas
 @PROPERTY
 @given(
     strength=st.floats(0, 4),
-    error=st.floats(-1, 1),
+    average=st.floats(0, 10),
     training=st.floats(0, 1e3),
     held_out=st.floats(0, 1e3),
     easier=st.floats(0, 1),
     epoch=st.integers(1, 40),
 )
-def test_strength_keeps_its_bounds_and_falls_with_the_training_loss(strength, error, training, held_out, easier, epoch):
+def test_strength_keeps_its_bounds_and_falls_with_the_training_loss(
+    strength, average, training, held_out, easier, epoch
+):
     filter = pa.DifficultyFilter()
-    state = DifficultyState(seed=0, ops=OPS, steps=5, strength=strength, error=error)
+    state = DifficultyState(seed=0, ops=OPS, steps=5, strength=strength, held_out_loss=average)
     harder, softer = (
         filter.updated(state, loss, held_out, epoch=epoch, epochs=50, chance=2.3).strength
         for loss in (training, easier * training)
@@ -186,7 +188,7 @@ def test_a_step_says_what_it_measured():
     state, record = filter.step(filter.init(0, OPS), subject(1.0, 0.5), epoch=1, epochs=50)
     assert (record.step, record.training_loss, record.held_out_loss, record.difficulty) == (1, 0.5, 1.0, 0.5)
     error = math.log(filter.wanted(1, 50) / 0.5) * (1 / 50) / INFORMED
-    assert state.strength == record.strength == pytest.approx(2 + 80 / 50 * error)
+    assert state.strength == record.strength == pytest.approx(2.25 * math.exp(0.5 * error) - 0.25)
     later, record = filter.step(state, subject(9.0, 0.1), epoch=41, epochs=50)
     assert later.strength == state.strength
     assert (record.step, record.held_out_loss) == (2, None)
@@ -218,7 +220,7 @@ def test_in_ones_own_loop_it_steers_by_the_losses_that_it_is_shown():
         record = search.step(model, loss=loss, preprocess=lambda images: images / 255)
         if epoch < 5:
             assert record.training_loss == pytest.approx(float(losses.detach().mean()) / 10)
-            assert record.difficulty == pytest.approx(record.training_loss / record.held_out_loss)
+            assert record.difficulty == pytest.approx(record.training_loss / search.state.held_out_loss)
     assert search.policy.ops_per_image > 2.5
 
 
@@ -234,7 +236,7 @@ def test_a_loop_that_shows_no_losses_is_stopped():
 
 
 def test_its_state_comes_back():
-    state = DifficultyState(seed=3, ops=OPS, steps=7, skipped=1, strength=1.25, error=-0.5)
+    state = DifficultyState(seed=3, ops=OPS, steps=7, skipped=1, strength=1.25, held_out_loss=0.5)
     assert pa.DifficultyFilter().init(3, OPS).restored(state.to_dict()) == state
 
 
@@ -290,3 +292,20 @@ def test_a_step_records_the_difficulty_that_was_wanted():
     check_record({"kind": "filter", "epoch": 20} | asdict(record))
     with pytest.raises(RecordError, match="wanted must be a number or null, got 'much'"):
         check_record({"kind": "filter", "epoch": 20} | asdict(record) | {"wanted": "much"})
+
+
+@PROPERTY
+@given(harder=st.floats(0.1, 5.0), learned=st.floats(0.0, 0.05), epochs=st.integers(100, 400))
+def test_strength_settles_without_swinging_whatever_augmentation_does_to_the_loss(harder, learned, epochs):
+    strengths = steered(pa.DifficultyFilter(), epochs, lambda strength, epoch: (learned + harder * strength, 1.0))
+    settled = strengths[epochs // 2 : int(0.75 * epochs)]
+    assert all(later <= earlier for earlier, later in zip(settled, settled[1:])), "it falls with the wanted difficulty"
+
+
+def test_noise_of_the_held_out_loss_moves_strength_little():
+    noise = (1 + 0.3 * torch.randn(200, generator=torch.Generator().manual_seed(0))).tolist()
+    strengths = steered(pa.DifficultyFilter(), 200, lambda strength, epoch: (0.4 * strength, noise[epoch - 1]))
+    wanted = [pa.DifficultyFilter().wanted(epoch, 200) / 0.4 for epoch in range(1, 161)]
+    off = torch.tensor([found / due - 1 for found, due in zip(strengths[100:], wanted[100:])])
+    assert off.std() < 0.15
+    assert abs(off.mean()) < 0.1

@@ -292,7 +292,7 @@ def test_a_held_out_probe_is_never_trained_on():
     """D_vp is the same samples at every step, the clone trains on others, and so should the loop."""
     images, labels = pictures()
     search = search_of(measure_on="heldout", measure_size=9, clone_size=0.5)
-    trained = search.training_set().ids
+    trained = search.training_set().ids.unique()
     assert len(trained) == len(labels) - 9
     held_out = set(range(len(labels))) - set(trained.tolist())
     seen = {"clone": set(), "measured": []}

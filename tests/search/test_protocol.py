@@ -55,7 +55,7 @@ def test_states_are_immutable_and_come_back_from_plain_values(searching):
 
 def test_what_is_held_out_is_what_the_filter_says(searching):
     search, _ = searching
-    left_out = len(LABELS) - len(search.training_set())
+    left_out = len(LABELS) - len(search.division.ids_in(1))
     assert left_out == search.filter.held_out_of(len(search.samples))
     assert search.division.holds_out_in(1) == bool(left_out)
 

@@ -150,7 +150,7 @@ def test_a_class_of_one_sample_is_trained_on(lonely):
     labels = labels.clone()
     labels[lonely] = 3
     search = pa.ParticleAugment((images, labels), epochs=10, filter=pa.GapFilter(measure_size=24))
-    trained = search.training_set().ids
+    trained = search.training_set().ids.unique()
     assert len(trained) == 24
     assert lonely in trained
     model = nn.Sequential(nn.Flatten(), nn.Linear(192, 4))

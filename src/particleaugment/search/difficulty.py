@@ -4,11 +4,16 @@ A network whose augmented training samples are far easier than new, plain ones m
 harder, it wastes capacity on augmentation. So one number is steered, the strength of an even mixture of ops. One step:
 
 1. *measurement*: the difficulty, which is the epoch's mean training loss under augmentation over the mean loss of a few
-   held-out samples, plain. Training knows the first; the second takes one small forward pass;
-2. *error*: the logarithm of wanted over measured difficulty, clipped to [-1, 1], averaged over a twentieth of training;
-3. *update*: strength moves by the error, times ``speed`` over the number of steps;
+   held-out samples, plain. Training knows the first; the second takes one small forward pass, and is averaged over a
+   twentieth of training;
+2. *error*: the logarithm of wanted over measured difficulty, clipped to [-1, 1];
+3. *update*: strength grows or shrinks by a factor, whose logarithm is the error times ``speed`` over the number of steps;
 4. *brake*: where the training loss has fallen less than its time has passed, the run is too short to learn under
-   augmentation, and strength falls instead; see :func:`lag`.
+   augmentation, and strength falls at once; see :func:`lag`.
+
+Only the held-out loss is averaged: it is noisy and hardly depends on today's strength. The training loss follows strength
+at once, and averaging it would make strength overshoot. And it follows in proportion, about linearly from a small value
+at strength 0, so a factor has the same effect at every strength, where a fixed amount would make low strengths swing.
 
 The wanted difficulty falls over training. Early on, every policy has a difficulty near 1, since both losses are near
 chance; later, a network that never sees a sample unchanged still learns its training samples better than new ones.
@@ -41,6 +46,7 @@ __all__ = [
     "DifficultyFilter",
     "DifficultyRecord",
     "DifficultyState",
+    "averaged",
     "expected_loss",
     "lag",
     "loss_of_chance",
@@ -50,38 +56,43 @@ __all__ = [
 STEERED = 0.8
 """Share of training over which strength is steered and samples are held out."""
 MEMORY = 0.05
-"""Share of training over which errors are averaged."""
+"""Share of training over which held-out losses are averaged."""
 FEWEST, MOST = 64, 1024
 """Samples that are held out, where the settings leave that to the data and there are enough."""
 INFORMED = 0.4
 """Share of training from which on difficulty counts fully; before it, every policy has one near 1."""
 LEARNED = 0.3
 """Share of the loss of chance by which the training loss should have fallen when that share of training is done."""
-FASTEST = 2.0
-"""How far strength moves in one step at most."""
+FASTEST = 0.5
+"""Largest logarithm of the factor by which strength changes in one step."""
+BELOW = 0.25
+"""Added to strength before it is multiplied, so that it reaches 0 and leaves it again."""
+BRAKE = 2.0
+"""How many ops per image the brake takes away in one step at most."""
 _GRACE = 0.03  # of training, before which nothing can be said about its pace
 _LEAST_LOSS = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
 class DifficultyState(FilterState):
-    """The strength, and the averaged error that moves it.
+    """The strength, and the averaged loss that it is steered by.
 
     Attributes:
         strength: Mean number of ops per image.
-        error: Mean logarithm of held-out over training loss; 0 before the first measurement.
+        held_out_loss: Averaged loss of the held-out samples; 0 before the first measurement.
     """
 
     strength: float = 0.0
-    error: float = 0.0
+    held_out_loss: float = 0.0
 
     def to_dict(self) -> dict[str, Tensor | int | float]:
         """Return what steps change, as plain numbers."""
-        return super().to_dict() | {"strength": self.strength, "error": self.error}
+        return super().to_dict() | {"strength": self.strength, "held_out_loss": self.held_out_loss}
 
     def restored(self, saved: Mapping[str, Any]) -> Self:
         """Return a first state as it was when :meth:`to_dict` was called."""
-        return replace(super().restored(saved), strength=float(saved["strength"]), error=float(saved["error"]))
+        strength, held_out_loss = float(saved["strength"]), float(saved["held_out_loss"])
+        return replace(super().restored(saved), strength=strength, held_out_loss=held_out_loss)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +103,7 @@ class DifficultyRecord(FilterRecord):
         strength: Mean number of ops per image after the step.
         training_loss: Mean loss of the epoch's samples under augmentation.
         held_out_loss: Loss to expect of new samples, from the held-out ones; None in the last fifth of training.
-        difficulty: Training loss over held-out loss.
+        difficulty: Training loss over the averaged held-out loss.
         wanted: The difficulty that was wanted; None in the last fifth of training.
     """
 
@@ -113,7 +124,7 @@ class DifficultyFilter(Filter[DifficultyState]):
         difficulty: Wanted ratio of the training loss under augmentation to the loss of held-out, plain samples, from
             four fifths of training on.
         early_difficulty: Wanted ratio at the start, from where it falls linearly.
-        speed: How far strength could move over the whole run, if the error were 1 throughout.
+        speed: By how much the logarithm of strength could change over the whole run, if the error were 1 throughout.
         start: Strength at the start.
         slots: Most ops per image, twice the highest strength.
         every: Epochs between steps; ``auto`` is every epoch, or about a hundred steps where epochs are short.
@@ -127,13 +138,13 @@ class DifficultyFilter(Filter[DifficultyState]):
     (1.1, 0.6)
     >>> state = filter.init(seed=0, ops=("Rotate", "Color"))
     >>> memorising = filter.updated(state, training_loss=0.1, held_out_loss=1.0, epoch=50, epochs=100)
-    >>> state.strength, memorising.strength
-    (2.0, 2.8)
+    >>> state.strength, round(memorising.strength, 3)
+    (2.0, 3.107)
     """
 
     difficulty: float = 0.6
     early_difficulty: float = 1.1
-    speed: float = 80.0
+    speed: float = 40.0
     start: float = 2.0
     slots: int = 8
     every: int | str = "auto"
@@ -148,7 +159,7 @@ class DifficultyFilter(Filter[DifficultyState]):
         check_count("slots", self.slots, 2, 64)
         for name in ("difficulty", "early_difficulty"):
             as_real(name, getattr(self, name), "it is the wanted ratio of two losses", low=1e-3, high=1e3)
-        as_real("speed", self.speed, "it is how far strength could move over the run", low=0.0)
+        as_real("speed", self.speed, "it is how far the logarithm of strength could move over the run", low=0.0)
         as_real("start", self.start, "it is the mean number of ops per image", low=0.0, high=self.strongest)
         check_moments(self.every, self.warmup)
         if self.measure_size != "auto":
@@ -197,7 +208,7 @@ class DifficultyFilter(Filter[DifficultyState]):
             state,
             training_loss=subject.training_loss,
             held_out_loss=held_out_loss,
-            difficulty=subject.training_loss / max(held_out_loss, _LEAST_LOSS),
+            difficulty=subject.training_loss / state.held_out_loss,
             wanted=self.wanted(epoch, epochs),
             seconds=seconds,
         )
@@ -228,16 +239,16 @@ class DifficultyFilter(Filter[DifficultyState]):
             chance: Loss of a network that has learned nothing, where that is known.
         """
         steps, done = epochs / self.interval, epoch / epochs
-        wanted = math.log(self.wanted(epoch, epochs) * max(held_out_loss, _LEAST_LOSS))
-        error = max(-1.0, min(1.0, wanted - math.log(max(training_loss, _LEAST_LOSS))))
-        error *= min(1.0, done / INFORMED)
-        # The first measurement has no past to be averaged with.
-        weight = 1.0 if state.steps <= 1 else 1.0 / max(1.0, MEMORY * steps)
-        error = state.error + weight * (error - state.error)
-        move = min(error, lag(training_loss, chance, done))
-        rate = min(FASTEST, self.speed / steps)
-        strength = max(0.0, min(self.strongest, state.strength + rate * move))
-        return replace(state, strength=strength, error=error)
+        held_out_loss = averaged(held_out_loss, state.held_out_loss, MEMORY * steps)
+        error = math.log(self.wanted(epoch, epochs) * held_out_loss / max(training_loss, _LEAST_LOSS))
+        error = max(-1.0, min(1.0, error)) * min(1.0, done / INFORMED)
+        rate = self.speed / steps
+        strength = (state.strength + BELOW) * math.exp(min(FASTEST, rate) * error) - BELOW
+        behind = lag(training_loss, chance, done)
+        if behind < 0:
+            strength = min(strength, state.strength + min(BRAKE, 2 * rate) * behind)
+        strength = max(0.0, min(self.strongest, strength))
+        return replace(state, strength=strength, held_out_loss=held_out_loss)
 
     def record(self, state: DifficultyState, **found: Any) -> DifficultyRecord:
         """Return the record of a step."""
@@ -270,6 +281,23 @@ class DifficultyFilter(Filter[DifficultyState]):
     def check(self, ops: tuple[str, ...], epochs: int) -> None:
         """Raise a ValueError where the settings do not suit the ops."""
         self.policy(self.init(0, ops))
+
+
+def averaged(loss: float, average: float, memory: float) -> float:
+    """Return the average after one more held-out loss, in which a jump counts as a factor of 3 at most.
+
+    >>> averaged(2.0, average=0.0, memory=10), averaged(2.0, average=1.0, memory=10), averaged(50.0, 1.0, memory=10)
+    (2.0, 1.1, 1.2)
+
+    Args:
+        loss: The loss of the held-out samples.
+        average: The average so far; 0 before the first.
+        memory: Over how many losses it is averaged.
+    """
+    if average == 0:
+        return max(loss, _LEAST_LOSS)
+    change = max(1 / 3, min(3.0, loss / average)) - 1
+    return max(average * (1 + change / max(1.0, memory)), _LEAST_LOSS)
 
 
 def lag(training_loss: float, chance: float, done: float) -> float:
