@@ -3,6 +3,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
+from forked import end_nursery
 from hypothesis import settings
 from runs import few_digits, no_report, tiny
 
@@ -30,6 +31,12 @@ def seeded():
     """The same random numbers in every run, in whatever order and process tests run."""
     torch.manual_seed(0)
     random.seed(0)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_process_left():
+    yield
+    end_nursery()
 
 
 @pytest.fixture(params=[torch.float16, torch.bfloat16, torch.float64], ids=str)

@@ -1,4 +1,4 @@
-"""Starting real ranks with torchrun, on the loopback device, and looking at what they do."""
+"""Starting real ranks on the loopback device, with torchrun or as it would, and looking at what they do."""
 
 import contextlib
 import json
@@ -10,6 +10,9 @@ import sys
 import time
 from pathlib import Path
 
+from forked import ONE_THREAD, Forked
+from torch.distributed import TCPStore
+
 LIMIT = 240
 COMMON = ("epochs=3", "validation=1000", "batch_size=40", "learning_rate=0.02", "momentum=0.5", "measure_size=30")
 SETTINGS = (*COMMON, "clone_size=120", "num_particles=6")
@@ -20,11 +23,37 @@ def torchrun(*arguments, ranks=2, restarts=0, nodes=(), **environment):
     launcher = nodes or ["--standalone"]
     command = [sys.executable, "-m", "torch.distributed.run", *launcher, f"--nproc-per-node={ranks}"]
     command += [f"--max-restarts={restarts}", "--monitor-interval=0.1", *map(str, arguments)]
-    # One thread each: OpenMP threads of several processes on few cores spend their time waiting for each other.
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"} | environment
+    environment = os.environ | ONE_THREAD | environment
     return subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
+
+
+def ranks_together(*arguments, ranks=2, imports=()):
+    """Run a program on several ranks; return the first exit code that is not 0, if any, and all output and errors.
+
+    It finds the environment and the store that torchrun gives it. What torchrun itself does has other tests.
+
+    Args:
+        arguments: A script, or ``-m`` and a module, and what it is given.
+        ranks: Their number.
+        imports: Modules that the program takes long to import.
+    """
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": store.port, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
+    common |= {"GROUP_RANK": 0, "GROUP_WORLD_SIZE": 1, "ROLE_WORLD_SIZE": ranks, "TORCHELASTIC_RUN_ID": store.port}
+    common |= {"TORCHELASTIC_USE_AGENT_STORE": True, "TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_MAX_RESTARTS": 0}
+    processes = []
+    for rank in range(ranks):
+        own = {"RANK": rank, "LOCAL_RANK": rank, "ROLE_RANK": rank}
+        processes.append(Forked(*arguments, imports=imports, environment=common | own))
+    try:
+        ends = [end(process) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    codes, outputs, errors = zip(*ends)
+    return next((code for code in codes if code), 0), "".join(outputs), "".join(errors)
 
 
 def two_nodes():
@@ -35,12 +64,15 @@ def two_nodes():
     return ["--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", f"--rdzv-id=test-{port}"]
 
 
-def train(path, *settings, filter="paper", **options):
+def training(path, *settings, filter="paper"):
+    """Return the words of a command after ``particleaugment``."""
     common = SETTINGS if filter == "paper" else COMMON
     assignments = [part for setting in (*common, *settings) for part in ("--set", setting)]
-    arguments = ["-m", "particleaugment", "train", "--set", f"filter={filter}", *assignments]
-    arguments += ["--out", path, "--checkpoint-seconds", 0]
-    return torchrun(*arguments, **options)
+    return ["train", "--set", f"filter={filter}", *assignments, "--out", path, "--checkpoint-seconds", 0]
+
+
+def train(path, *settings, filter="paper", **options):
+    return torchrun("-m", "particleaugment", *training(path, *settings, filter=filter), **options)
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ import captured
 import pytest
 import torch
 from captured import CHECKS
-from launch import SETTINGS, end, ending, result, torchrun, train
+from launch import SETTINGS, end, ending, ranks_together, result, train
 
 from particleaugment.recipes import get_recipe
 from particleaugment.runs.train import train as train_alone
@@ -23,9 +23,7 @@ def findings(tmp_path_factory):
     found = {"none": {check.__name__: check(Ranks()) for check in CHECKS}}
     torch.set_num_threads(threads)
     for ranks in (1, 3):
-        process = torchrun(captured.__file__, folder / f"{ranks}.pt", ranks=ranks)
-        with ending(process):
-            code, _, errors = end(process)
+        code, _, errors = ranks_together(captured.__file__, folder / f"{ranks}.pt", ranks=ranks)
         assert code == 0, errors
         found[ranks] = torch.load(folder / f"{ranks}.pt")
     return found

@@ -8,7 +8,7 @@ from pathlib import Path
 import loops
 import pytest
 import torch
-from launch import LIMIT, end, ending, torchrun
+from launch import LIMIT, ranks_together
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -16,10 +16,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 LIGHTNING = str(Path(__file__).with_name("lightning_loops.py"))
 
 
-def findings(loop, folder, pattern="{}.pt", script=loops.__file__):
-    process = torchrun(script, loop, folder)
-    with ending(process):
-        code, _, errors = end(process)
+def findings(loop, folder, pattern="{}.pt", script=loops.__file__, imports=()):
+    code, _, errors = ranks_together(script, loop, folder, imports=imports)
     assert code == 0, errors
     return [torch.load(folder / pattern.format(rank)) for rank in range(2)]
 
@@ -114,7 +112,7 @@ def test_images_without_ids_are_drawn_apart(own):
 
 def test_lightning_keeps_one_policy_on_all_ranks_and_resumes(tmp_path):
     pytest.importorskip("lightning", reason="needs lightning: pip install 'particleaugment[lightning]'")
-    first, second = findings("launched", tmp_path, "straight-{}.pt", LIGHTNING)
+    first, second = findings("launched", tmp_path, "straight-{}.pt", LIGHTNING, ["lightning"])
     for found in (first, second):
         assert (found["steps"], found["epochs"], found["pixels"]) == (3, 4, True)
     assert sorted(first["ids"] + second["ids"]) == list(range(48)), "ranks see each sample once"
@@ -142,7 +140,7 @@ def test_processes_that_lightning_starts_itself(tmp_path):
 
 def test_hugging_face_keeps_one_policy_on_all_ranks_and_resumes(tmp_path):
     pytest.importorskip("transformers", reason="needs transformers: pip install 'particleaugment[transformers]'")
-    first, second = findings("transformers", tmp_path)
+    first, second = findings("transformers", tmp_path, imports=["transformers.trainer"])
     assert first["world"] == 2
     for filter in ("paper", "difficulty"):
         kept = [found[filter, how] for found in (first, second) for how in ("straight", "resumed")]

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from launch import SETTINGS, end, ending, records, result, torchrun, train, two_nodes, wait_until, workers
+from launch import end, ending, ranks_together, records, result, train, training, two_nodes, wait_until, workers
 
 from particleaugment.training.checkpoint import find_checkpoints
 
@@ -114,11 +114,7 @@ def test_two_nodes_and_a_worker_killed_on_one_of_them(undisturbed, tmp_path):
 
 def test_a_rank_that_computes_wrongly_stops_the_run(tmp_path):
     path = tmp_path / "run"
-    assignments = [part for setting in SETTINGS for part in ("--set", setting)]
-    assignments += ["--set", "filter=paper", "--checkpoint-seconds", "0"]
-    process = torchrun(HERE / "corrupted.py", "train", *assignments, "--out", path)
-    with ending(process):
-        code, _, errors = end(process)
+    code, _, errors = ranks_together(HERE / "corrupted.py", *training(path))
     assert code == 1
     message = "the filter's state or measurements on rank 1 differ from those on rank 0 after filter step 1"
     assert errors.count(message) == errors.count("particleaugment: ") == 1
@@ -126,33 +122,23 @@ def test_a_rank_that_computes_wrongly_stops_the_run(tmp_path):
     assert not (path / "policy.json").exists()
 
 
-def unlike(what, path):
-    assignments = [part for setting in SETTINGS for part in ("--set", setting)]
-    assignments += ["--set", "filter=paper", "--checkpoint-seconds", "0"]
-    process = torchrun(HERE / "unlike.py", what, "train", *assignments, "--out", path)
-    with ending(process):
-        return end(process)
-
-
 def test_ranks_with_other_data_do_not_start(tmp_path):
-    code, _, errors = unlike("data", tmp_path / "run")
-    assert code == 1
+    code, _, errors = ranks_together(HERE / "unlike.py", "data", *training(tmp_path / "run"))
+    assert code == 2
     message = "the data of rank 1 are not those of rank 0: classes, labels, files or images differ"
     assert errors.count(message) == errors.count("particleaugment: ") == 1
     assert not (tmp_path / "run").exists()
 
 
 def test_the_seed_is_that_of_rank_0(undisturbed, tmp_path):
-    code, _, _ = unlike("seed", tmp_path / "run")
-    assert code == 0
+    code, _, errors = ranks_together(HERE / "unlike.py", "seed", *training(tmp_path / "run"))
+    assert code == 0, errors
     assert result(tmp_path / "run") == result(undisturbed[0])
 
 
 def test_an_error_before_long_work_appears_once(tmp_path):
-    process = train(tmp_path / "run", "clone_size=99999")
-    with ending(process):
-        code, _, errors = end(process)
-    assert code == 1
+    code, _, errors = ranks_together("-m", "particleaugment", *training(tmp_path / "run", "clone_size=99999"))
+    assert code == 2
     assert errors.count("particleaugment: the search does not suit the data: ") == 1
     assert errors.count("particleaugment: ") == 1
     assert not (tmp_path / "run").exists()

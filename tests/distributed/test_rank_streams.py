@@ -4,7 +4,7 @@ import sys
 
 import numpy as np
 import pytest
-from launch import end, ending, result, torchrun
+from launch import ranks_together, result
 from PIL import Image
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are found in /proc")
@@ -34,9 +34,7 @@ def test_streamed_on_two_ranks_is_in_memory_on_two_ranks(pictures, tmp_path, fil
         settings = [part for s in (*SETTINGS, f"stream={stream}") for part in ("--set", s)]
         clone = ["--set", "clone_size=11"] if filter == "paper" else []
         where = [*clone, "--set", f"filter={filter}", "--set", f"data_dir={pictures}", "--out", path]
-        process = torchrun("-m", "particleaugment", "train", "folder", *settings, *where)
-        with ending(process):
-            code, output, errors = end(process)
+        code, output, errors = ranks_together("-m", "particleaugment", "train", "folder", *settings, *where)
         assert code == 0, errors
         assert "DistributedDataParallel on 2 ranks" in output
         assert ("files decoded by 1 worker" in output) == (stream == "true")

@@ -4,10 +4,10 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
+from forked import Forked
 from runs import TINY_OPTIONS, StopAfter, command, finish, result
 
 from particleaugment.training.checkpoint import find_checkpoints, load_latest
@@ -19,8 +19,7 @@ SETTINGS = [*TINY_OPTIONS, "--set", "train_size=120", "--set", "device=cpu", "--
 
 
 def started(path, *more):
-    command_line = [sys.executable, "-m", "particleaugment", "train", "digits", *SETTINGS, *more, "--out", str(path)]
-    return subprocess.Popen(command_line, env=os.environ | {"OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE, text=True)
+    return Forked("-m", "particleaugment", "train", "digits", *SETTINGS, *more, "--out", path)
 
 
 def ended(process):
@@ -72,7 +71,7 @@ def test_a_run_that_is_paused_holds_its_folder_and_can_be_stopped(undisturbed, t
     finally:
         process.send_signal(signal.SIGCONT)
     assert ended(process)[0] == 143
-    assert subprocess.run([sys.executable, "-m", "particleaugment", "resume", path, "-q"], check=False).returncode == 0
+    assert ended(Forked("-m", "particleaugment", "resume", path, "-q")) == (0, "")
     assert result(path) == undisturbed
 
 

@@ -1,14 +1,12 @@
 """Real processes, really killed: a run that was interrupted ends with the same bytes as one that never was."""
 
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
+from forked import Forked
 
 from particleaugment.training.run import RunError, RunFolder
 
@@ -17,10 +15,7 @@ LIMIT = 120
 
 
 def start(*arguments, program=("-m", "particleaugment")):
-    # One thread each: OpenMP threads of several processes on few cores spend their time waiting for each other.
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    command = [sys.executable, *program, *map(str, arguments)]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return Forked(*program, *arguments)
 
 
 def train(path, filter, *arguments):
@@ -106,7 +101,7 @@ def undisturbed(tmp_path_factory, request):
 
 
 def test_killed_at_any_moment(undisturbed, tmp_path):
-    path, moments = tmp_path / "run", random.Random()
+    path, moments = tmp_path / "run", random.Random(0)
     filter, expected = undisturbed
     process = train(path, filter, "--quiet")
     assert wait_until(path.exists, process)
@@ -122,7 +117,7 @@ def test_killed_at_any_moment(undisturbed, tmp_path):
     kill(process)
 
     # Whatever it is doing.
-    seconds = moments.uniform(1.0, 6.0)
+    seconds = moments.uniform(0.2, 3.0)
     process = resume(path, "--quiet")
     time.sleep(seconds)
     if process.poll() is None:

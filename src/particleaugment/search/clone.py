@@ -7,18 +7,19 @@ Model, optimizer and everything else come back bit for bit as they were.
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from particleaugment.data.split import disjoint_stratified_subsets, epoch_permutation
 from particleaugment.policies.particles import ParticlePolicy
+from particleaugment.search.filter_base import Filter
 from particleaugment.trainee.learner import NonFiniteLoss
 from particleaugment.trainee.protocol import Progress, Trainee
 from particleaugment.trainee.snapshot import Snapshot
 
-__all__ = ["MEASUREMENTS", "CloneLosses", "clone_samples", "probe"]
+__all__ = ["MEASUREMENTS", "CloneLosses", "clone_samples", "probe", "training_of_clone"]
 
 # Training epochs, clone epochs and measurements are keyed by disjoint ranges of the generator's 32-bit epoch.
 CLONE_EPOCHS = 1 << 30
@@ -141,3 +142,17 @@ def _train_clone(
             progress(phase, number * total + done, clone_epochs * total)
 
         trainee.train(policy, order, epoch_key, progress=of_all_epochs, phase="train clone")
+
+
+def training_of_clone(
+    filter: Filter[Any], model: nn.Module, optimizer: torch.optim.Optimizer | None, batch_size: int | None
+) -> tuple[torch.optim.Optimizer, int]:
+    """Return the optimizer and the batch size that a clone trains with; where a filter trains none, any will do."""
+    if optimizer is not None and batch_size is not None:
+        return optimizer, batch_size
+    if filter.trains_clone:
+        raise ValueError(
+            f"the filter {filter.kind!r} trains a clone of the network; pass search.step the optimizer "
+            "that trains the network, and batch_size"
+        )
+    return torch.optim.SGD(model.parameters(), lr=0.0), 1  # never takes a step

@@ -18,6 +18,8 @@ from particleaugment.data.listing import ImageList
 from particleaugment.data.samples import Samples
 from particleaugment.executors.targets import TargetOptions
 from particleaugment.policies.policy import Policy, checked_ops
+from particleaugment.search.agreement import require_same_as_saved, require_same_on_ranks, state_tensors
+from particleaugment.search.clone import training_of_clone
 from particleaugment.search.filter_base import Filter, FilterRecord, FilterState, Subject
 from particleaugment.search.filters import DEFAULT, filter_settings
 from particleaugment.search.held_out import Division
@@ -30,7 +32,7 @@ from particleaugment.search.wrapped import unwrapped
 from particleaugment.trainee.eager import EagerTrainee
 from particleaugment.trainee.learner import Learner
 from particleaugment.trainee.protocol import Progress, Trainee, silent
-from particleaugment.trainee.ranks import RankError, Ranks
+from particleaugment.trainee.ranks import Ranks
 from particleaugment.trainee.snapshot import Snapshot
 
 __all__ = ["ParticleAugment"]
@@ -92,10 +94,8 @@ class ParticleAugment:
         **options: Unpack[TargetOptions],
     ):
         if filter is not None and not isinstance(filter, Filter):
-            raise TypeError(
-                "filter must be a filter, such as pa.DifficultyFilter() or pa.PaperFilter(), got "
-                f"{type(filter).__name__}"
-            )
+            kind = type(filter).__name__
+            raise TypeError(f"filter must be a filter, such as pa.DifficultyFilter() or pa.PaperFilter(), got {kind}")
         if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
             raise ValueError(f"epochs must be a whole number of at least 1, got {epochs!r}")
         self.filter: Filter[Any] = DEFAULT if filter is None else filter
@@ -108,17 +108,8 @@ class ParticleAugment:
             say("Color changes nothing on grey images and is left out")
         self.state: FilterState = self.filter.init(seed, self.ops)
         self.frozen = False
-        self._augment = SearchAugment(
-            self.policy,
-            seed,
-            self.division,
-            before=before,
-            after=after,
-            executor=executor,
-            resample=resample,
-            fill=fill,
-            **options,
-        )
+        how: Any = {"before": before, "after": after, "executor": executor, "resample": resample, "fill": fill}
+        self._augment = SearchAugment(self.policy, seed, self.division, **how, **options)
         self._history: list[tuple[int, FilterState]] = [(1, self.state)]
         self._snapshot = Snapshot()
         self._ended = False
@@ -288,20 +279,14 @@ class ParticleAugment:
             raise ValueError(f"search.step was called before in epoch {self.epoch}; call it once, after each epoch")
         self._check_use()
         model = unwrapped(model, shared=ranks is None)
-        if optimizer is None or batch_size is None:
-            if self.filter.trains_clone:
-                raise ValueError(
-                    f"the filter {self.filter.kind!r} trains a clone of the network; pass search.step the optimizer "
-                    "that trains the network, and batch_size"
-                )
-            optimizer, batch_size = torch.optim.SGD(model.parameters(), lr=0.0), 1  # never takes a step
+        optimizer, batch_size = training_of_clone(self.filter, model, optimizer, batch_size)
         learner = Learner(model, optimizer, loss, preprocess, autocast, scaler, accumulate, max_grad_norm)
         learner.averages = True
         learner.ranks = ranks = Ranks.together(learner.device) if ranks is None else ranks
         # What ranks do together depends on these: if they differ, ranks would wait for each other.
         data = int(self.division.fingerprint[:15], 16)
         given = (self.seed, self.steps_taken, self.frozen, self.epoch, batch_size, accumulate, data)
-        self._require_same(ranks, "before", torch.tensor(given, device="cpu"))
+        require_same_on_ranks(ranks, self.state, "before", torch.tensor(given, device="cpu"))
         if not self.due(self.epoch):
             self._ended = True
             return None
@@ -313,7 +298,7 @@ class ParticleAugment:
         )
         with ranks.common_buffers(model), self._augment.measuring():
             record = self.step_with(trainee, epoch=self.epoch, progress=progress, training_loss=training_loss)
-        self._require_same(ranks, "after")
+        require_same_on_ranks(ranks, self.state, "after")
         return record
 
     def freeze(self) -> None:
@@ -342,18 +327,7 @@ class ParticleAugment:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from :meth:`state_dict`; the data set, filter, ops, epochs and seed must be the same."""
-        mine = self.state_dict()
-        for key in ("filter", "ops", "epochs", "seed"):
-            if state[key] != mine[key]:
-                raise ValueError(
-                    f"the saved search has another {key}: {state[key]!r} instead of {mine[key]!r}; "
-                    "make ParticleAugment with that"
-                )
-        if state["data"] != mine["data"]:
-            raise ValueError(
-                "the saved search was made for another train_set: number, classes or groups of its samples differ; "
-                "make ParticleAugment with that"
-            )
+        require_same_as_saved(self.state_dict(), state)
         self._history = unpacked(state["history"], self.filter.init(self.seed, self.ops))
         self.state = self._history[-1][1]
         self.frozen = bool(state["frozen"])
@@ -405,24 +379,11 @@ class ParticleAugment:
 
     def state_tensors(self) -> list[Tensor]:
         """Return all that steps have changed, to be compared between processes."""
-        values = self.state.to_dict().values()
-        return [value if isinstance(value, Tensor) else _as_tensor(value) for value in values]
-
-    def _require_same(self, ranks: Ranks, when: str, *given: Tensor) -> None:
-        if differing := ranks.differing([*self.state_tensors(), *given]):
-            raise RankError(
-                f"the search on rank {', '.join(map(str, differing))} differs from that on rank 0 {when} filter step "
-                f"{self.steps_taken + (when == 'before')}; ranks must make the search alike, from one seed and data "
-                "set, be at the same epoch, and be given the same batch size"
-            )
+        return state_tensors(self.state)
 
     def _check_use(self) -> None:
         """Refuse an epoch in which nothing was augmented, or samples that are held out."""
-        if not self._augment.used:
-            raise ValueError(
-                f"no image was augmented in epoch {self.epoch}; call search.augment(images, ids) on each batch, or "
-                "give pa.ImageTransform(search) to search.training_set(transform=...)"
-            )
+        self._augment.require_use()
         if self._check_of_held_out is not None:
             self._check_of_held_out.refuse(self.epoch)
 
@@ -433,7 +394,3 @@ class ParticleAugment:
 
     def __repr__(self) -> str:
         return f"ParticleAugment({self.steps_taken} steps, {self.skipped_steps} skipped, {self.policy!r})"
-
-
-def _as_tensor(number: float) -> Tensor:
-    return torch.tensor(number, dtype=torch.float64, device="cpu")

@@ -92,6 +92,14 @@ class SearchAugment(Augment):
     def used(self, used: bool) -> None:
         self._live.used_in = self.epoch if used else 0
 
+    def require_use(self) -> None:
+        """Refuse an epoch in which no image was augmented."""
+        if not self.used:
+            raise ValueError(
+                f"no image was augmented in epoch {self.epoch}; call search.augment(images, ids) on each batch, or "
+                "give pa.ImageTransform(search) to search.training_set(transform=...)"
+            )
+
     def apart(self) -> Augment:
         """Return a plain augmentation with the same transforms and the present policy, which checks no ids."""
         return Augment(

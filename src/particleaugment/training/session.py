@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -30,13 +30,13 @@ from particleaugment.training.checkpoint import (
     save_checkpoint,
 )
 from particleaugment.training.clock import timed
-from particleaugment.training.config import Config
 from particleaugment.training.data_checks import check_search, require_same_data, require_same_inputs
 from particleaugment.training.display import Display, filter_note
 from particleaugment.training.distributed import require_same
 from particleaugment.training.extras import Extras
 from particleaugment.training.model_file import weights_file, weights_metadata
 from particleaugment.training.moments import falls_on, interval
+from particleaugment.training.position import EVALUATE, FILTER, TRAIN, Position, learning_rate
 from particleaugment.training.run import RunError, RunFolder
 from particleaugment.training.shared import SharedParts
 from particleaugment.util.atomic import write_atomically
@@ -44,32 +44,6 @@ from particleaugment.util.stop import Stop
 from particleaugment.util.strict_json import clipped
 
 __all__ = ["Position", "Session", "learning_rate"]
-
-TRAIN, EVALUATE, FILTER = "train", "evaluate", "filter"
-
-
-@dataclass
-class Position:
-    """Where a run stands: the epoch (from 1), its phase, and within training the batches done and their loss.
-
-    Attributes:
-        epoch: The epoch being trained, counted from 1.
-        phase: ``train``, ``evaluate`` or ``filter``.
-        batch: Training batches done in this epoch.
-        loss_sum: Sum over those batches of the samples' losses.
-        metrics_bytes: Size of ``metrics.jsonl`` up to here.
-    """
-
-    epoch: int = 1
-    phase: str = TRAIN
-    batch: int = 0
-    loss_sum: float = 0.0
-    metrics_bytes: int = 0
-
-
-def learning_rate(config: Config, epoch: int) -> float:
-    """Return the learning rate of an epoch, counted from 1: cosine decay to 0, by epoch."""
-    return 0.5 * config.training.learning_rate * (1 + math.cos(math.pi * (epoch - 1) / config.training.epochs))
 
 
 class Session:
