@@ -62,7 +62,7 @@ def search(config: Config = CONFIG) -> pa.ParticleAugment:
 
 
 def run_state(config: Config = CONFIG) -> dict[str, Any]:
-    """What a checkpoint of a small run holds, after two epochs and two filter steps, and without the metrics of these."""
+    """What a checkpoint of a small run holds, after two epochs and two filter steps; its metrics are not there."""
     model = build_model(config.model, 10, seed=0)
     optimizer = make_optimizer(config, model)
     for parameter in model.parameters():

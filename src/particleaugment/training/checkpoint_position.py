@@ -1,7 +1,7 @@
 """Whether a checkpoint stands where a run can stand: most of its numbers follow from its configuration and its epoch.
 
 A run of so many images has so many batches an epoch, is evaluated and takes filter steps after known epochs, and has
-written a line of metrics for each of these. So a number that has the right type and cannot be is found without the data.
+written a line of metrics for each of these. So a number that has the right type and cannot be is found without data.
 """
 
 from __future__ import annotations
