@@ -87,14 +87,17 @@ def archives(box: Sandbox, draw: random.Random) -> str:
 
 # Servers.
 
+PLACES = ("http://127.0.0.1:1/x", "http://[", "http://x:y", "/", "x:")
+LATIN_TWO = "\udcb2"  # a digit to those who do not look closely
+
 
 def _reply(box: Sandbox, draw: random.Random) -> bytes:
     reason = "".join(draw.choice([*ESCAPES, "Gone", " ", "x" * 3000, ";"]) for _ in range(draw.randint(0, 4)))
     status = draw.choice(["200", "206", "301", "302", "404", "416", "500", "503", "99", "-1", "x", "9" * 400])
     headers = [
-        f"Content-Length: {draw.choice(['0', '5', '-1', 'x', '9' * 30, '10'])}",
+        f"Content-Length: {draw.choice(['0', '5', '-1', 'x', '9' * 30, '9' * 5000, '10', LATIN_TWO])}",
         f"Content-Range: {draw.choice(['bytes 0-9/10', 'bytes 5-1/x', 'x', 'bytes 3-9/10', 'bytes */10'])}",
-        f"Location: {draw.choice([f'file://{box.outside}/secret', 'http://127.0.0.1:1/x', '/', 'ftp://x', reason])}",
+        f"Location: {draw.choice([f'file://{box.outside}/secret', *PLACES, reason])}",
         "Transfer-Encoding: chunked",
         "X: " + "y" * draw.choice([10, 70_000]),
         *["Z: z"] * draw.choice([0, 0, 200]),
