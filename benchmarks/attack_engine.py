@@ -1,4 +1,4 @@
-"""Attacks on the engine: epochs, ids and images of any kind, threads, and inference mode."""
+"""Attacks on the engine: epochs, ids and images of any kind, threads, inference mode, and the compiler."""
 
 from __future__ import annotations
 
@@ -101,9 +101,18 @@ def _threads(draw: random.Random) -> str:
     return "accepted"
 
 
+def _compiled(draw: random.Random) -> str:
+    """Traced, not translated: what a compiler's back end does with it is not ours."""
+    augment, ids = pa.Augment(draw.choice(POLICIES), seed=draw.randrange(9)), torch.arange(6)
+    compiled = torch.compile(augment, backend="eager", fullgraph=False)
+    if not torch.equal(compiled(IMAGES, ids), augment(IMAGES, ids)):
+        raise Finding("what is compiled augments in another way")
+    return "accepted"
+
+
 ENGINE: tuple[Callable[[random.Random], str], ...] = (_epochs, _ids, _ids, _images, _images, _inference, _threads)
 
 
 def engine(box: Sandbox, draw: random.Random) -> str:
     """Epochs, ids and images of any kind, threads, inference mode: a TypeError or ValueError, or the right pixels."""
-    return draw.choice(ENGINE)(draw)
+    return draw.choices([*ENGINE, _compiled], [1.0] * len(ENGINE) + [0.1])[0](draw)

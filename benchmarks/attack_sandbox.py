@@ -261,8 +261,11 @@ class Sandbox:
                 raise Finding("resume was accepted and has another result")
         return found
 
-    def agreement(self, kind: str, *, to_the_end: bool) -> str:
-        """Let ``verify`` and ``resume`` judge the run, and compare; returns whether it was accepted."""
+    def agreement(self, kind: str, *, to_the_end: bool, other_data: bool = False) -> str:
+        """Let ``verify`` and ``resume`` judge the run, and compare; returns whether it was accepted.
+
+        Where checkpoints name other data than there are, ``resume`` alone can know, since ``verify`` reads no data.
+        """
         before = tree(self.run)
         judged = self.command("verify", self.run)
         if tree(self.run) != before:
@@ -272,6 +275,8 @@ class Sandbox:
             raise Finding(f"verify has no clear verdict: {judged}")
         over = (self.run / "model.safetensors").is_file()
         done = self.would_resume()
+        if other_data and "the data are not those that the run" in done.stderr:
+            return "refused"
         if to_the_end and not done.code and not over:
             done = self.finish(kind)
             if not done.code and self.command("verify", self.run).code:

@@ -7,6 +7,7 @@ import io
 import json
 import random
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 import particleaugment as pa
 from particleaugment.training import checkpoint
 from particleaugment.training.checkpoint import CheckpointError, find_checkpoints, last_good, load_checkpoint
+from particleaugment.training.checkpoint_position import data_named
 
 NUMBERS: tuple[Any, ...] = (
     0, 1, -1, 2, 3, 4, 5, 17, 1 << 31, 1 << 62, 1 << 63, -(1 << 63), 1 << 64, 10**30, 0.0, 0.5, -1.5, 1e30, 1e308,
@@ -142,6 +144,7 @@ def checkpoints(box: Sandbox, draw: random.Random) -> str:
     paths = find_checkpoints(run)
     wrong = paths if draw.random() < 0.4 else paths[-1:]
     forms = {path: _form(load_checkpoint(path)) for path in wrong}
+    named = data_named(load_checkpoint(paths[0]))
     for path in wrong:
         state = load_checkpoint(path)
         try:
@@ -156,6 +159,15 @@ def checkpoints(box: Sandbox, draw: random.Random) -> str:
             ValueError,
         ):  # torch cannot make or save such a thing
             return "passed over"
+    sound = _judged(box, paths, forms)
+    other = any(data_named(load_checkpoint(path)) != named for path in sound)
+    untouched = all(path not in wrong for path in sound[-1:])
+    to_the_end = untouched and bool(sound) and draw.random() < 0.3
+    return box.agreement(kind, to_the_end=to_the_end, other_data=other)
+
+
+def _judged(box: Sandbox, paths: list[Path], forms: Mapping[Path, Any]) -> list[Path]:
+    """Return the checkpoints that are accepted; the others' messages name them, and all errors agree about the last."""
     sound = []
     for path in paths:
         found = box.call(load_checkpoint, path, errors=(CheckpointError,))
@@ -165,11 +177,10 @@ def checkpoints(box: Sandbox, draw: random.Random) -> str:
             continue
         sound.append(path)
         _check_form(forms.get(path), found)
-    said = last_good(run)
+    said = last_good(box.run)
     if said != (f"the last good checkpoint is {sound[-1]}" if sound else "no checkpoint can be used"):
         raise Finding(f"{sound} are sound, but it is said that {said}")
-    untouched = all(path not in wrong for path in sound[-1:])
-    return box.agreement(kind, to_the_end=untouched and bool(sound) and draw.random() < 0.3)
+    return sound
 
 
 def _check_form(expected: Any, found: Any) -> None:
@@ -179,6 +190,98 @@ def _check_form(expected: Any, found: Any) -> None:
     for place in expected.keys() | form.keys():
         if expected.get(place) != form.get(place) and not FREE & {*place}:
             raise Finding(f"a checkpoint is accepted with {place}: {form.get(place)} for {expected.get(place)}")
+
+
+# Values of the right type that cannot be.
+
+
+def _another(value: Any, draw: random.Random, *others: Any) -> Any:
+    """A value out of some that is not the one given."""
+    return draw.choice([other for other in others if other != value])
+
+
+def _impossible_position(state: dict[str, Any], draw: random.Random, metrics: bytes) -> None:
+    position = state["position"]
+    match draw.choice(["batch", "epoch", "phase", "loss_sum", "metrics_bytes", "metrics_bytes", "resumes"]):
+        case "batch":
+            position["batch"] += draw.choice([4, 5, 100, 1 << 20, 1 << 40, 1 << 62])
+        case "epoch":
+            position["epoch"] = _another(position["epoch"], draw, 1, 2, 3, 4)
+            if draw.random() < 0.3:
+                position["batch"], position["loss_sum"] = 0, 0.0
+        case "phase":
+            position["phase"] = draw.choice(["evaluate", "filter"])
+        case "loss_sum":
+            position["loss_sum"] = draw.choice([-1.0, -1e-9, 1e31, 1e308] + [3.5] * (not position["batch"]))
+        case "metrics_bytes":
+            ends = [0, *(number + 1 for number, byte in enumerate(metrics) if byte == ord("\n"))]
+            size = _another(position["metrics_bytes"], draw, *ends, position["metrics_bytes"] - 7)
+            position["metrics_bytes"] = size
+            state["metrics_sha256"] = hashlib.sha256(metrics[:size]).hexdigest()
+        case _:
+            state["resumes"] = -1
+
+
+def _impossible_search(state: dict[str, Any], draw: random.Random, metrics: bytes) -> None:
+    search = state["search"]
+    if search is None:
+        state["search"] = {}
+        return
+    history = search["history"]
+    match draw.choice(["epoch", "ended", "frozen", "used", "every", "observed", "starts", "steps", "skipped", "first"]):
+        case "epoch":
+            search["epoch"] = _another(search["epoch"], draw, 0, 1, 3, 4)
+        case "every":
+            search["filter"]["every"] = _another(search["filter"]["every"], draw, 2, 3, 100, "auto")
+        case "observed":
+            search["observed"] = draw.choice([((1.0, 2),), (None,), ((1.0, 2), (3.0, 4)), (1.0, 2)])
+        case "starts":
+            history["starts"][-1] += draw.choice([-1, 1, 2])
+        case "steps":
+            history["steps"][draw.randrange(3)] += draw.choice([-1, 1, 5])
+        case "skipped":
+            history["skipped"] = _another(None, draw, [1, 1, 1], [0, 2, 2], [0, 1, 3], [-1, 0, 0], [0, 0.5, 1])
+        case "first":
+            column = history[draw.choice([name for name in history if name in ("particles", "strength", "mean_gap")])]
+            column[0] += 0.25
+        case name:
+            search[name] = not search[name]
+
+
+def _impossible_rest(state: dict[str, Any], draw: random.Random, metrics: bytes) -> None:
+    match draw.choice(["samples", "held_out", "policy", "more", "variance", "count", "fused", "sha"]):
+        case "samples":
+            state["data"]["samples"] = draw.choice([0, -1, 1 << 50])
+        case "held_out":
+            state["data"]["held_out"] = draw.choice([-1, 1, state["data"]["samples"], 1 << 40])
+        case "policy":
+            state["policy"] = "x" if state["policy"] else "0" * 64
+        case "more":
+            state["more"] = draw.choice([0, None, "x", [1]])
+        case "variance" | "count" as which:
+            end = "running_var" if which == "variance" else "num_batches_tracked"
+            tensor = state["model"][draw.choice([name for name in state["model"] if name.endswith(end)])]
+            tensor.view(-1)[draw.randrange(tensor.numel())] = -1
+        case "fused":
+            state["optimizer"]["param_groups"][0]["fused"] = draw.choice([True, False, "x"])
+        case _:
+            state["position"]["metrics_bytes"] = 0
+
+
+def impossible(box: Sandbox, draw: random.Random) -> str:
+    """Checkpoints with values of the right type that cannot be: refused, and the one before goes on to the same end."""
+    kind = draw.choice(box.workshop.kinds)
+    run = box.copy(f"{kind}-{STATES[draw.random() < 0.15]}")
+    paths = find_checkpoints(run)
+    wrong = paths if draw.random() < 0.2 else paths[-1:]
+    for path in wrong:
+        state = load_checkpoint(path)
+        way = draw.choice([_impossible_position, _impossible_position, _impossible_search, _impossible_rest])
+        way(state, draw, (run / "metrics.jsonl").read_bytes())
+        path.write_bytes(_sealed(state))
+    if accepted := [path.name for path in _judged(box, paths, {}) if path in wrong]:
+        raise Finding(f"{accepted[0]} holds what cannot be and is accepted")
+    return box.agreement(kind, to_the_end=len(wrong) < len(paths) and draw.random() < 0.3)
 
 
 # Files of weights.

@@ -29,8 +29,10 @@ os.environ["COLUMNS"] = "100"
 
 from attack_engine import engine
 from attack_folders import changed_data, links, special_files
+from attack_inputs import archives, policy_lists, replies
+from attack_moments import moments
 from attack_sandbox import KINDS, Sandbox, Workshop, attempt
-from attack_states import checkpoints, weights
+from attack_states import checkpoints, impossible, weights
 from attack_texts import tampered_results, terminal
 from common import RESULTS, write
 from matplotlib.figure import Figure
@@ -40,12 +42,17 @@ Attack = Callable[[Sandbox, random.Random], str]
 CLASSES: Mapping[str, Attack] = {
     "engine": engine,
     "weights": weights,
+    "archives": archives,
+    "servers": replies,
+    "policy lists": policy_lists,
     "terminal": terminal,
     "tampered results": tampered_results,
     "changed data": changed_data,
     "links": links,
     "special files": special_files,
     "checkpoints": checkpoints,
+    "impossible values": impossible,
+    "clocks and disks": moments,
 }
 
 

@@ -321,6 +321,16 @@ def test_unsafe_archives_are_refused_whole(server, packed, tmp_path, case, first
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize(
+    "info",
+    [member("/" + "x" * 500_000), member("../" + "x" * 500_000), member("x" * 500_000, b"", type=tarfile.SYMTYPE)],
+)
+def test_a_long_name_makes_no_long_message(server, packed, tmp_path, info):
+    with pytest.raises(DownloadError, match="is not unpacked") as caught:
+        fetch("cifar10", tmp_path / "data", archive=archive_for(tampered(packed, info), server), quiet=True)
+    assert len(str(caught.value)) < 1000
+
+
 def test_many_members_are_refused(server, packed, tmp_path):
     content = tampered(packed, *[member(f"{number}") for number in range(200)])
     fails(archive_for(content, server), tmp_path, "more than 100 members")

@@ -56,24 +56,26 @@ def search(config: Config = CONFIG) -> pa.ParticleAugment:
     for epoch in (1, 2):
         made.state = made.filter.moved(made.state)
         made._history.append((epoch + 1, made.state))
+    made._augment.set_epoch(2)
+    made._ended = True
     return made
 
 
 def run_state(config: Config = CONFIG) -> dict[str, Any]:
-    """What a checkpoint of a small run holds."""
+    """What a checkpoint of a small run holds, after two epochs and two filter steps; its metrics are not there."""
     model = build_model(config.model, 10, seed=0)
     optimizer = make_optimizer(config, model)
     for parameter in model.parameters():
         optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
     return {
         "config": config.to_json(),
-        "position": {"epoch": 2, "phase": "train", "batch": 0, "loss_sum": 0.0, "metrics_bytes": 0},
+        "position": {"epoch": 3, "phase": "train", "batch": 0, "loss_sum": 0.0, "metrics_bytes": 1000},
         "model": model.state_dict(),
         "optimizer": optimizer.state_dict(),
         "search": search(config).state_dict() if config.searches else None,
         "resumes": 0,
         "metrics_sha256": hashlib.sha256().hexdigest(),
-        "data": "",
+        "data": {"hash": "0" * 64, "samples": 60, "held_out": 0},
         "policy": "",
     }
 

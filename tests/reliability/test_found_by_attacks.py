@@ -30,7 +30,7 @@ def test_a_few_dozen_attacks_of_every_class(tmp_path):
     done = subprocess.run([sys.executable, SCRIPT, *limits], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     classes = json.loads((tmp_path / "attacks.json").read_text())["results"]["classes"]
-    assert len(classes) == 8
+    assert len(classes) == 13
     for name, found in classes.items():
         assert found["attacks"] >= 1, name
         assert found["findings"] == []

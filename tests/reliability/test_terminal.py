@@ -99,28 +99,42 @@ def test_where_a_policy_was_written(tmp_path):
     assert outcome.stdout.endswith("?]0;owned??[2J.png\n")
 
 
-@pytest.fixture
-def phrase():
-    """An address whose server answers 404 with a reason of its own."""
+def download_from_a_server_that_answers(reply, folder):
+    """Return the message of the error that a download must end with."""
     listening = socket.create_server(("127.0.0.1", 0))
 
     def answer():
         with listening, listening.accept()[0] as connection:
             connection.recv(1 << 16)
-            connection.sendall(b"HTTP/1.1 404 Gone \x1b]0;owned\x07\x1b[2J\x9b2J\r\nContent-Length: 0\r\n\r\n")
+            connection.sendall(reply)
 
     thread = threading.Thread(target=answer)
     thread.start()
-    yield f"http://127.0.0.1:{listening.getsockname()[1]}/archive.tar.gz"
-    thread.join()
-
-
-def test_a_servers_reason(tmp_path, phrase):
-    archive = Archive(layout=CIFAR10, url=phrase, md5="0" * 32, size=10)
+    address = f"http://127.0.0.1:{listening.getsockname()[1]}/archive.tar.gz"
+    archive = Archive(layout=CIFAR10, url=address, md5="0" * 32, size=10)
     with pytest.raises(DownloadError) as caught:
-        fetch("cifar10", tmp_path, archive=archive, quiet=True)
-    assert "the server answers 404 Gone" in str(caught.value)
+        fetch("cifar10", folder, archive=archive, quiet=True, tries=1)
+    thread.join()
     assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 1000
+    return str(caught.value)
+
+
+def test_a_servers_reason(tmp_path):
+    reply = b"HTTP/1.1 404 Gone \x1b]0;owned\x07\x1b[2J\x9b2J\r\nContent-Length: 0\r\n\r\n"
+    assert "the server answers 404 Gone" in download_from_a_server_that_answers(reply, tmp_path)
+
+
+@pytest.mark.parametrize("length", [b"9" * 5000, b"\xb2", b"-1", b"1_0"])
+def test_a_server_that_announces_nonsense(tmp_path, length):
+    reply = b"HTTP/1.1 200 OK\r\nContent-Length: " + length + b"\r\n\r\n0123456789"
+    assert "has the checksum" in download_from_a_server_that_answers(reply, tmp_path)
+
+
+@pytest.mark.parametrize("place", [b"http://[", b"http://x:y/", b"file:///etc/passwd", b"\x1b[2J:"])
+def test_a_server_that_sends_on_to_nonsense(tmp_path, place):
+    reply = b"HTTP/1.1 302 Found\r\nLocation: " + place + b"\r\nContent-Length: 0\r\n\r\n"
+    download_from_a_server_that_answers(reply, tmp_path)
 
 
 def test_tables_and_lines_of_our_output():

@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 
 from particleaugment.util.atomic import regular_file
 from particleaugment.util.reading import open_file
+from particleaugment.util.strict_json import clipped
 
 __all__ = ["ArchiveError", "unpack"]
 
@@ -65,7 +66,7 @@ def unpack(
     except ArchiveError:
         raise
     except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error, ValueError, OverflowError) as error:
-        raise ArchiveError(f"it is not a whole .tar.gz archive ({str(error) or type(error).__name__})") from None
+        raise ArchiveError(f"it is not a whole .tar.gz archive ({clipped(error) or type(error).__name__})") from None
     if missing:
         raise ArchiveError(f"it lacks {', '.join(sorted(missing))}")
 
@@ -80,9 +81,9 @@ def _checked_name(member: tarfile.TarInfo, folder: str, number: int) -> str:
         raise ArchiveError(f"it has more than {MEMBER_LIMIT} members")
     path = PurePosixPath(member.name)
     if path.is_absolute() or ".." in path.parts or "\\" in member.name or "\0" in member.name:
-        raise ArchiveError(f"its member {member.name!r} points outside its folder")
+        raise ArchiveError(f"its member {clipped(repr(member.name))} points outside its folder")
     if not (member.isreg() or member.isdir()):
-        raise ArchiveError(f"its member {member.name!r} is a link or device, not a file")
+        raise ArchiveError(f"its member {clipped(repr(member.name))} is a link or device, not a file")
     return path.name if member.isreg() and path.parts == (folder, path.name) else ""
 
 

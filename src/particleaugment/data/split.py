@@ -23,6 +23,7 @@ from particleaugment.core.random import Stream, uniform
 from particleaugment.data.groups import whole_groups
 
 __all__ = [
+    "batch_count",
     "batch_sizes",
     "disjoint_stratified_subsets",
     "epoch_permutation",
@@ -193,6 +194,16 @@ def batch_sizes(count: int, size: int) -> list[int]:
     if whole and rest == 1:
         return [size] * (whole - 1) + [size + 1]
     return [size] * whole + [rest] * (rest > 0)
+
+
+def batch_count(count: int, size: int) -> int:
+    """Return how many batches :func:`batch_sizes` gives, without making a list of them.
+
+    >>> batch_count(34, 16), batch_count(33, 16), batch_count(1, 16), batch_count(10**12, 1)
+    (3, 2, 1, 1000000000000)
+    """
+    whole, rest = divmod(count, size)
+    return whole + (rest > 1 or (rest == 1 and not whole))
 
 
 def _draw(labels: Tensor, ids: Tensor, sizes: Sequence[int], seed: int, step: int, stream: Stream) -> list[Tensor]:

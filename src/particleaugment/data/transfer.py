@@ -7,6 +7,7 @@ import errno
 import hashlib
 import http.client
 import os
+import re
 import time
 import urllib.error
 import urllib.request
@@ -143,7 +144,11 @@ def _request(wanted: PublishedFile, have: int) -> http.client.HTTPResponse:
         return urllib.request.urlopen(request, timeout=_TIMEOUT)  # type: ignore[no-any-return]
     except urllib.error.URLError:
         raise
-    except (OSError, http.client.HTTPException) as error:
+    except (
+        OSError,
+        http.client.HTTPException,
+        ValueError,
+    ) as error:  # a ValueError: it is sent on to what is no address
         raise _BrokenOff(str(error) or type(error).__name__) from None
 
 
@@ -155,7 +160,7 @@ def _receive(response: http.client.HTTPResponse, file: FileIO, wanted: Published
             f"{wanted.url} answers with another range than was asked for; remove its .part file or folder"
         )
     length = response.headers.get("Content-Length", "")
-    if length.isdigit() and have + int(length) != wanted.size:
+    if re.fullmatch("[0-9]{1,18}", length) and have + int(length) != wanted.size:
         raise DownloadError(
             f"{wanted.url} offers {have + int(length):,} bytes, but {wanted.described} has "
             f"{wanted.size:,}; a proxy or a moved page may be answering in its place"

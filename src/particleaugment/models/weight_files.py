@@ -21,6 +21,7 @@ from particleaugment.util.strict_json import JSONError, clipped, parse_json
 __all__ = ["Weights", "mismatch", "network_tensors", "open_weights", "tensor_problem"]
 
 _HEADER_LIMIT = 16 << 20
+_NOT_NEGATIVE = ("running_var", "num_batches_tracked")
 _DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
     "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
@@ -38,7 +39,7 @@ def network_tensors(model: str, num_classes: int) -> dict[str, Tensor]:
 
 
 def mismatch(found: Mapping[str, Any], expected: Mapping[str, Tensor]) -> str | None:
-    """Return in what tensors differ from those expected, layout, device, type, shape and finiteness, or None.
+    """Return in what tensors differ from those expected, layout, device, type, shape and range, or None.
 
     Nothing is converted or copied, and no number is read of a tensor that is not as it should be.
 
@@ -50,6 +51,8 @@ def mismatch(found: Mapping[str, Any], expected: Mapping[str, Tensor]) -> str | 
     for name, wanted in expected.items():
         if problem := tensor_problem(found[name]) or _other_form(found[name], wanted) or _not_finite(found[name]):
             return f"{name} {problem}"
+        if name.endswith(_NOT_NEGATIVE) and bool((found[name] < 0).any()):
+            return f"{name} holds numbers below 0"
     return None
 
 

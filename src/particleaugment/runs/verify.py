@@ -18,6 +18,7 @@ from particleaugment.search.history import unpacked
 from particleaugment.search.idle_ops import without_colour
 from particleaugment.training.checkpoint import CheckpointError, find_checkpoints, load_checkpoint
 from particleaugment.training.checkpoint_content import network_of
+from particleaugment.training.checkpoint_position import data_named
 from particleaugment.training.config import Config
 from particleaugment.training.records import RecordError, parse_records
 from particleaugment.training.run import RunError, RunFolder
@@ -157,6 +158,8 @@ def _checkpoints(known: _Known) -> str:
         try:
             state = load_checkpoint(path, known.run.config)
             known.newest = known.newest or state
+            if data_named(state) != data_named(known.newest):
+                problems.append(f"{path} names other data than a newer checkpoint")
         except CheckpointError as error:
             problems.append(str(error))
     if problems:

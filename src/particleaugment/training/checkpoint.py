@@ -8,17 +8,19 @@ import io
 import os
 import re
 import zipfile
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from particleaugment.training.checkpoint_content import ContentError, check_content
+from particleaugment.training.checkpoint_content import check_content
+from particleaugment.training.checkpoint_position import ContentError, check_records, data_named
 from particleaugment.training.config import Config
+from particleaugment.training.records import RecordError, parse_records
 from particleaugment.util.atomic import SaveError, saving, write_atomically
-from particleaugment.util.reading import open_file
+from particleaugment.util.reading import open_file, read_file
 
 __all__ = [
     "CheckpointError",
@@ -105,6 +107,7 @@ def load_checkpoint(path: Path, config: Config | None = None) -> dict[str, Any]:
         raise CheckpointError(f"{path} holds something other than tensors and plain values; it is not loaded") from None
     try:
         check_content(state, len(payload))
+        _check_metrics(path, state)
     except ContentError as error:
         raise CheckpointError(f"{path} does not hold a run's state: {error}") from None
     if config is not None and not config.continues(Config.from_json(state["config"])):
@@ -113,6 +116,25 @@ def load_checkpoint(path: Path, config: Config | None = None) -> dict[str, Any]:
             "started with"
         )
     return state  # type: ignore[no-any-return]
+
+
+def _check_metrics(path: Path, state: dict[str, Any]) -> None:
+    """Compare a checkpoint with the metrics beside it that it knows of.
+
+    Where these are missing or have changed, they are to be restored, and the checkpoint may be as good as any.
+    """
+    config, size = Config.from_json(state["config"]), state["position"]["metrics_bytes"]
+    try:
+        content = read_file(path.with_name("metrics.jsonl"))[:size] if size else b""
+    except OSError:
+        return
+    if len(content) < size or hashlib.sha256(content).hexdigest() != state["metrics_sha256"]:
+        return
+    try:
+        records = parse_records(content, config.training.evaluate_every)
+    except RecordError as error:
+        raise ContentError(f"position.metrics_bytes leads to metrics that are not whole: {error}") from None
+    check_records(state, records, config)
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
@@ -132,25 +154,37 @@ def _settings(group: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in group.items() if name not in ("params", "lr", "initial_lr")}
 
 
-def load_latest(folder: Path, config: Config | None = None) -> tuple[dict[str, Any] | None, list[str]]:
+def load_latest(
+    folder: Path, config: Config | None = None, data: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any] | None, list[str]]:
     """Return the newest sound checkpoint (None if the run has none yet) and what was wrong with newer ones.
+
+    One that names other data is passed over if an older one names these. If none does, the data are other ones than
+    the run had: it is returned, for the run to say so.
 
     Args:
         folder: The run's folder.
         config: Its configuration, if checkpoints are to be compared with it.
+        data: Its data as checkpoints name them, if they are to be compared with these.
 
     Raises:
         CheckpointError: if there are checkpoints and none can be used.
     """
     problems: list[str] = []
+    other: tuple[dict[str, Any], list[str]] | None = None
     for path in reversed(find_checkpoints(folder)):
         try:
-            return load_checkpoint(path, config), problems
+            state = load_checkpoint(path, config)
         except CheckpointError as error:
             problems.append(str(error))
-    if problems:
+            continue
+        if data is None or data_named(state) == data:
+            return state, problems
+        other = other or (state, [*problems])
+        problems.append(f"{path} names other data than the run has")
+    if other is None and problems:
         raise CheckpointError("no checkpoint can be used: " + "; ".join(problems))
-    return None, []
+    return other or (None, [])
 
 
 def _checked_payload(path: Path) -> bytes:

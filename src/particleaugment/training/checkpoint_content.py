@@ -6,9 +6,10 @@ converted: one that is sparse, on the meta device, or expanded to more numbers t
 
 from __future__ import annotations
 
+import hashlib
 import math
-import re
 from collections.abc import Mapping, Sequence
+from itertools import chain, pairwise
 from typing import Any
 
 import torch
@@ -20,7 +21,17 @@ from particleaugment.search.filter_base import Filter
 from particleaugment.search.filters import filter_settings
 from particleaugment.search.history import unpacked
 from particleaugment.search.idle_ops import without_colour
+from particleaugment.training.checkpoint_position import (
+    ContentError,
+    check_data,
+    check_position,
+    filter_of,
+    is_hash,
+    same,
+    steps_before,
+)
 from particleaugment.training.config import Config, ConfigError
+from particleaugment.training.records import LARGEST_NUMBER
 from particleaugment.util.strict_json import clipped
 
 __all__ = ["ContentError", "check_content", "network_of"]
@@ -35,17 +46,13 @@ _FIELDS: Mapping[str, type | tuple[type, ...]] = {
     "search": (dict, type(None)),
     "resumes": int,
     "metrics_sha256": str,
-    "data": str,
+    "data": dict,
     "policy": str,
 }
-_PHASES = ("train", "evaluate", "filter")
+_OF_NOTHING = hashlib.sha256().hexdigest()
 _DEPTH = 8
 _PLAIN = (type(None), bool, int, str)
 _FREE_SETTINGS = ("params", "lr", "initial_lr", "fused")  # set by every epoch, or by the device
-
-
-class ContentError(ValueError):
-    """A checkpoint holds something else than the state of a run."""
 
 
 def check_content(state: Any, size: int) -> None:
@@ -61,21 +68,30 @@ def check_content(state: Any, size: int) -> None:
     for name, kind in _FIELDS.items():
         if name not in state or not isinstance(state[name], kind):
             raise ContentError(f"its field {name} is missing or of a wrong type")
+    if state.keys() != _FIELDS.keys():
+        raise ContentError(f"it must have the fields {', '.join(_FIELDS)} and no others")
     if isinstance(state["resumes"], bool) or not 0 <= state["resumes"] < 1 << 31:
         raise ContentError("its field resumes must be a whole number")
-    if not re.fullmatch("[0-9a-f]{64}", state["metrics_sha256"]):
+    if not is_hash(state["metrics_sha256"]):
         raise ContentError("its field metrics_sha256 must be a checksum")
     try:
         config = Config.from_json(state["config"])
     except ConfigError as error:
         raise ContentError(f"its field config is not sound: {error}") from None
-    _check_position(state["position"], config)
+    check_data(state["data"], config)
+    check_position(state["position"], state["data"], config)
+    if not state["position"]["metrics_bytes"] and state["metrics_sha256"] != _OF_NOTHING:
+        raise ContentError("its field metrics_sha256 must be the checksum of nothing, since there are no metrics yet")
+    if not (is_hash(state["policy"]) if config.policy_file is not None else state["policy"] == ""):
+        raise ContentError("its field policy must be a hash of the policy that the run was given in a file, if it was")
     network = network_of(config, state["model"])
     if problem := mismatch(state["model"], network.state_dict()):
         raise ContentError(f"model: {problem}")
     _check_optimizer(state["optimizer"], config, list(network.parameters()), state["position"])
     if config.searches:
-        _check_search(state["search"], config)
+        _check_search(state["search"], config, state["data"], state["position"]["epoch"])
+    elif state["search"] is not None:
+        raise ContentError("its field search must be empty, since the run learns no policy")
 
 
 def _check_plain(state: Any, size: int) -> None:
@@ -118,21 +134,6 @@ def _named(place: Sequence[str]) -> str:
     return ".".join(place) or "it"
 
 
-def _check_position(position: Mapping[str, Any], config: Config) -> None:
-    wanted = {"epoch", "phase", "batch", "loss_sum", "metrics_bytes"}
-    if position.keys() != wanted:
-        raise ContentError(f"position must have the fields {', '.join(sorted(wanted))}")
-    limits = {"epoch": (1, config.training.epochs + 1), "batch": (0, (1 << 63) - 1), "metrics_bytes": (0, 1 << 40)}
-    for name, (least, most) in limits.items():
-        value = position[name]
-        if type(value) is not int or not least <= value <= most:
-            raise ContentError(f"position.{name} must be a whole number from {least} to {most}")
-    if not isinstance(position["loss_sum"], float):
-        raise ContentError("position.loss_sum must be a finite number")
-    if position["phase"] not in _PHASES:
-        raise ContentError(f"position.phase must be one of {', '.join(_PHASES)}")
-
-
 def network_of(config: Config, found: Mapping[str, Any]) -> nn.Module:
     """Return the network of a configuration on the meta device; of some data, tensors that were found tell the classes.
 
@@ -168,10 +169,12 @@ def _check_optimizer(
     for group, expected in zip(groups, wanted):
         if not _is(group.get("params"), expected["params"]):
             raise ContentError("optimizer.param_groups does not name the network's parameters")
-        rate = group.get("lr")
+        rate, fused = group.get("lr"), group.get("fused")
         sound = rate.numel() == 1 if isinstance(rate, Tensor) else isinstance(rate, float)
-        if not sound or not float(rate) >= 0:  # type: ignore[arg-type]
+        if not sound or not 0 <= float(rate) <= LARGEST_NUMBER:  # type: ignore[arg-type]
             raise ContentError("optimizer.param_groups must have a learning rate, lr")
+        if fused is not (True if training.device == "cuda" else None):
+            raise ContentError(f"optimizer.param_groups must be as they are on the device {training.device}")
         if not _is(_settings(group), _settings(expected)):
             raise ContentError("its optimizer has other settings")
     begun = position["epoch"] > 1 or position["batch"] > 0
@@ -204,10 +207,10 @@ def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
     return {name: None if isinstance(value, Tensor) else value for name, value in plain.items()}
 
 
-def _check_search(saved: Any, config: Config) -> None:
+def _check_search(saved: Any, config: Config, data: Mapping[str, Any], epoch: int) -> None:
     if not isinstance(saved, dict):
         raise ContentError("its field search must be an object, since the run learns its policy")
-    filter = _filter(saved, config)
+    filter = filter_of(data, config)
     ops = _ops(saved, filter, config)
     wanted = {
         "filter": filter_settings(filter),
@@ -221,25 +224,19 @@ def _check_search(saved: Any, config: Config) -> None:
     others = {"data", "frozen", "ended", "used", "epoch", "observed", "history"}
     if saved.keys() != wanted.keys() | others:
         raise ContentError(f"search must have the fields {', '.join(sorted(wanted.keys() | others))}")
-    if not isinstance(saved["data"], str):
-        raise ContentError("search.data must be a text")
-    for name in ("frozen", "ended", "used"):
-        if not isinstance(saved.get(name), bool):
-            raise ContentError(f"search.{name} must be true or false")
-    if type(saved.get("epoch")) is not int or not 0 <= saved["epoch"] <= config.training.epochs + 1:
-        raise ContentError("search.epoch must be an epoch of the run")
-    if not _is(saved.get("observed"), ()):
+    if not is_hash(saved["data"]):
+        raise ContentError("search.data must be a hash of the samples' classes")
+    if saved["frozen"] is not False:
+        raise ContentError("search.frozen must be false, since a run takes all of its filter steps")
+    if not _is(saved["observed"], ()):
         raise ContentError("search.observed must be empty, since the run keeps the sum of its losses itself")
-    _check_history(saved.get("history"), filter, ops, config)
-
-
-def _filter(saved: Mapping[str, Any], config: Config) -> Filter[Any]:
-    """Return a run's filter; how often it steps may be as it was found to suit the data."""
-    settings = saved.get("filter")
-    every = settings.get("every") if isinstance(settings, dict) else None
-    if config.filter.every == "auto" and type(every) is int and 1 <= every <= config.training.epochs:
-        return config.filter.at_every(every)
-    return config.filter
+    _check_history(saved["history"], filter, ops, config, epoch)
+    last = saved["history"]["starts"][-1] - 1
+    for name, value in (("epoch", last), ("ended", last > 0)):
+        if type(saved[name]) is not type(value) or saved[name] != value:
+            raise ContentError(f"search.{name} must be {value!r} in epoch {epoch} of the run")
+    if not isinstance(saved["used"], bool) or (saved["used"] and last):
+        raise ContentError("search.used must be false, since the run augments its images itself")
 
 
 def _ops(saved: Mapping[str, Any], filter: Filter[Any], config: Config) -> tuple[str, ...]:
@@ -248,16 +245,15 @@ def _ops(saved: Mapping[str, Any], filter: Filter[Any], config: Config) -> tuple
     return fewer if _is(saved.get("ops"), list(fewer)) else config.ops
 
 
-def _check_history(history: Any, filter: Filter[Any], ops: tuple[str, ...], config: Config) -> None:
+def _check_history(history: Any, filter: Filter[Any], ops: tuple[str, ...], config: Config, epoch: int) -> None:
     first = filter.init(config.seed, ops)
     columns = first.to_dict()
     if not isinstance(history, dict) or history.keys() != {"starts", *columns}:
         raise ContentError(f"search.history must have the fields starts, {', '.join(columns)}")
     starts = history["starts"]
-    if not isinstance(starts, list) or not starts or not all(type(start) is int for start in starts):
-        raise ContentError("search.history.starts must be epochs")
-    if starts != sorted(set(starts)) or not 1 == starts[0] <= starts[-1] <= config.training.epochs + 1:
-        raise ContentError("search.history.starts must be epochs of the run, in rising order from 1")
+    expected = chain([1], (passed + 1 for passed in steps_before(epoch, filter, config)))
+    if not isinstance(starts, list) or not all(type(start) is int for start in starts) or not same(starts, expected):
+        raise ContentError("search.history.starts must be 1 and the epochs after the filter steps so far")
     for name, value in columns.items():
         column = history[name]
         if isinstance(value, Tensor):
@@ -266,14 +262,18 @@ def _check_history(history: Any, filter: Filter[Any], ops: tuple[str, ...], conf
                 raise ContentError(f"search.history.{name} must be {value.dtype} of shape {shape}")
         elif not isinstance(column, list) or len(column) != len(starts) or not all(map(_is_number, column)):
             raise ContentError(f"search.history.{name} must be {len(starts)} numbers")
+    counts = history["steps"], history["skipped"]
+    if not all(type(count) is int for column in counts for count in column):
+        raise ContentError("search.history.steps and skipped must be whole numbers")
+    if history["steps"] != list(range(len(starts))):
+        raise ContentError("search.history is not sound: steps must count from 0")
+    if history["skipped"][0] or any(later - count not in (0, 1) for count, later in pairwise(history["skipped"])):
+        raise ContentError("search.history is not sound: each step is skipped once or not at all")
+    for name, value in columns.items():
+        if not (torch.allclose(history[name][0], value) if isinstance(value, Tensor) else history[name][0] == value):
+            raise ContentError(f"search.history.{name} does not begin as the search does")
     try:
         states = [state for _, state in unpacked(history, first)]
-        if [state.steps for state in states] != list(range(len(states))) or history["steps"] != list(
-            range(len(states))
-        ):
-            raise ValueError("steps must count from 0")
-        if any(not 0 <= state.skipped <= state.steps for state in states):
-            raise ValueError("more steps were skipped than taken")
         filter.schedule(list(zip(starts, states)), config.training.epochs)
     except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError) as error:
         raise ContentError(clipped(f"search.history is not sound: {error}")) from None

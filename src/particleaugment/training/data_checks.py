@@ -11,6 +11,7 @@ from torch import Tensor
 from particleaugment.search.filter_base import Filter
 from particleaugment.search.held_out import Division
 from particleaugment.trainee.ranks import Ranks
+from particleaugment.training.checkpoint_position import data_named
 from particleaugment.training.config import ConfigError
 from particleaugment.training.run import RunError, RunFolder
 
@@ -65,15 +66,15 @@ def require_same_data(ranks: Ranks, identity: str) -> None:
         raise ranks.common(error)
 
 
-def require_same_inputs(run: RunFolder, state: Mapping[str, Any], identity: str) -> None:
+def require_same_inputs(run: RunFolder, state: Mapping[str, Any], data: Mapping[str, Any]) -> None:
     """Raise a RunError if the data, or a policy that was given in a file, are not those of a checkpoint.
 
     Args:
         run: The run.
         state: What the checkpoint holds.
-        identity: Which data there are now.
+        data: The data that there are now, as checkpoints name them.
     """
-    if state["data"] != identity:
+    if data_named(state) != data:
         raise RunError(
             f"the data are not those that the run in {run.path} was started with: classes, labels or images differ; "
             "restore them, or start a new run"

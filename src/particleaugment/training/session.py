@@ -15,7 +15,7 @@ from torch import Tensor
 
 from particleaugment.data import epoch_permutation
 from particleaugment.data.identity import data_identity
-from particleaugment.data.split import batch_sizes
+from particleaugment.data.split import batch_count
 from particleaugment.policies import Policy
 from particleaugment.policies.policy import document
 from particleaugment.search.search import ParticleAugment
@@ -79,7 +79,7 @@ class Session:
         self.data, self.samples, self.chosen = parts.data, parts.samples, parts.chosen
         self._examples = parts.data.examples()
         self.model, self.optimizer, self.trainee = parts.model, parts.optimizer, parts.trainee
-        steps_per_epoch = len(batch_sizes(len(self.samples), config.training.batch_size))
+        steps_per_epoch = batch_count(len(self.samples), config.training.batch_size)
         self.evaluate_every = interval(config.training.evaluate_every, config.training.epochs, steps_per_epoch)
         if self.ranks.world > 1:
             require_same_data(self.ranks, self.ranks.everywhere(lambda: self._data_identity))
@@ -256,7 +256,7 @@ class Session:
             "search": None if self.search is None else self.search.state_dict(),
             "resumes": self.resumes,
             "metrics_sha256": self.run.metrics_digest(self.position.metrics_bytes),
-            "data": self._data_identity,
+            "data": self._data,
             "policy": self.run.policy_identity(),
         }
         save_checkpoint(self.run.path, state, self._useless)
@@ -293,8 +293,16 @@ class Session:
     def _data_identity(self) -> str:
         return data_identity(self.data, self.config.seed)
 
+    @cached_property
+    def _data(self) -> dict[str, Any]:
+        """The data as checkpoints name them: which they are, and how many are trained on follows from the numbers."""
+        held_out = 0 if self.search is None else len(self.samples) - self.search.division.places
+        return {"hash": self._data_identity, "samples": len(self.samples), "held_out": held_out}
+
     def _read_checkpoint(self) -> dict[str, Any] | None:
-        state, problems = load_latest(self.run.path, self.config)
+        classes = None if self.search is None else self.search.division.fingerprint
+        data = {**self._data, "classes": classes}
+        state, problems = load_latest(self.run.path, self.config, data)
         checkpoints = find_checkpoints(self.run.path)
         self._useless = checkpoints[len(checkpoints) - len(problems) :]
         for problem in problems:
@@ -302,7 +310,7 @@ class Session:
         if state is None:
             self.run.truncate_metrics(0)
             return None
-        require_same_inputs(self.run, state, self._data_identity)
+        require_same_inputs(self.run, state, data)
         self.run.truncate_metrics(state["position"]["metrics_bytes"], state["metrics_sha256"])
         for record in self.run.read_metrics()[-1:]:
             before, now = record["seconds"].get("ranks", 1), self.ranks.world
