@@ -42,15 +42,21 @@ nitpick_ignore_regex = [
 ]
 
 
-def give_pictures_a_box(app, doctree, name):
-    """Put each picture into a box of its own, which scrolls on narrow screens (see ``_static/site.css``)."""
+def fit_to_the_screen(app, doctree, name):
+    """Put each picture into a box that scrolls on narrow screens, and mark names of tests, which are long.
+
+    The rest is in ``_static/site.css``.
+    """
     for picture in list(doctree.findall(nodes.image)):
         alone = picture.parent if len(picture.parent) == 1 else picture
         if isinstance(alone.parent, nodes.section):
             box = nodes.container(classes=["picture", *picture["classes"]])
             alone.replace_self(box)
             box += picture
+    for literal in doctree.findall(nodes.literal):
+        if literal.astext().startswith("tests/"):
+            literal["classes"].append("test")
 
 
 def setup(app):
-    app.connect("doctree-resolved", give_pictures_a_box)
+    app.connect("doctree-resolved", fit_to_the_screen)
