@@ -258,7 +258,8 @@ def peers_table() -> str:
         "DALI and this package draw them per image."
         "\n\n<details><summary>Sources of the documented columns</summary>\n\n"
         + "\n".join(
-            f"- **{name} {document['results']['versions'].get(name, '')}**: {source}." for name, source in SOURCES.items()
+            f"- **{name} {document['results']['versions'].get(name, '')}**: {source}."
+            for name, source in SOURCES.items()
         )
         + "\n\n</details>"
     )

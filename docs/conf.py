@@ -59,4 +59,5 @@ def fit_to_the_screen(app, doctree, name):
 
 
 def setup(app):
+    """Fit pages to narrow screens once their references are resolved."""
     app.connect("doctree-resolved", fit_to_the_screen)
