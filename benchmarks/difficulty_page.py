@@ -62,9 +62,9 @@ FEW = ("difficulty", "early_difficulty", "start", "measure_size")
 CONSTANTS = {
     "STEERED": ("ρ", "share of training in which strength is steered and samples are held out"),
     "MEMORY": ("μ", "share of training over which errors are averaged"),
-    "INFORMED": ("τ", "share of training from which on an error counts fully"),
-    "FASTEST": ("m", "how far strength moves in one step, at most"),
-    "LEARNED": ("λ", "share by which the training loss should have fallen from chance, at most"),
+    "INFORMED": ("τ", "share of training after which errors count fully"),
+    "FASTEST": ("m", "largest change of strength in one step"),
+    "LEARNED": ("λ", "largest share by which the training loss is expected to have fallen from chance"),
 }
 
 

@@ -90,7 +90,7 @@ def print_summary(run: RunFolder, policy: Policy, console: Console) -> None:
     records = run.read_metrics()
     epochs = [record for record in records if record["kind"] == "epoch"]
     if not epochs:
-        raise RunError(f"{run.metrics} holds no epoch; {shown_command('verify', run.path)} says what is sound")
+        raise RunError(f"{run.metrics} has no epoch; {shown_command('verify', run.path)} checks every file")
     last, best = epochs[-1], max(epochs, key=lambda record: record["test_accuracy"])
     table = Table(title=f"{run.config.recipe}, seed {run.config.seed}", show_header=False, title_justify="left")
     table.add_row(f"{run.config.data.measured_on} accuracy, last epoch", f"{last['test_accuracy']:.2f} %")
