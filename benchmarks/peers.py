@@ -206,7 +206,8 @@ SOURCES = {
     "DALI": (
         "[Automatic augmentations](https://docs.nvidia.com/deeplearning/dali/user-guide/docs/auto_aug/auto_aug.html): "
         "every sample draws its ops; `rand_augment` takes images only. Boxes have operators of their own "
-        "([`bb_flip`](https://docs.nvidia.com/deeplearning/dali/user-guide/docs/operations/nvidia.dali.fn.bb_flip.html) "
+        "([`bb_flip`]"
+        "(https://docs.nvidia.com/deeplearning/dali/user-guide/docs/operations/nvidia.dali.fn.bb_flip.html) "
         "and others), and random operators keep a state that starts from a seed (documentation of 2.x)"
     ),
 }

@@ -226,7 +226,8 @@ def _falling(slots: Any) -> tuple[float, ...]:
     found = tuple(checked_fraction("a probability of slots", slot) for slot in slots)
     if any(after > before for before, after in pairwise(found)):
         raise ValueError(
-            f"slots must not increase, since an image with two ops also has at least one, got {', '.join(map(str, found))}"
+            "slots must not increase, since an image with two ops also has at least one, "
+            f"got {', '.join(map(str, found))}"
         )
     return found
 

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from particleaugment.policies import Policy
+from particleaugment.policies import MixtureSchedule, Policy
 from particleaugment.search.difficulty import MEMORY
 from particleaugment.training.run import RunError, RunFolder
 from particleaugment.util.shown import shown_command
@@ -54,7 +54,8 @@ def filter_health(records: list[dict[str, Any]]) -> dict[str, Any]:
 def _policy_rows(steps: list[dict[str, Any]], policy: Policy) -> list[tuple[str, str]]:
     """What the summary says of a learned policy; where all ops are drawn equally often, none of them leads."""
     if "strength" in steps[-1]:
-        most = max(step["strength"] for step in steps)
+        first = [sum(policy.at(1).slots)] if isinstance(policy, MixtureSchedule) else []
+        most = max([step["strength"] for step in steps] + first)
         rows = [("strength, in ops per image", f"{steps[-1]['strength']:.2f} at the end, {most:.2f} at most")]
         for last, difficulty in averaged_difficulty(steps)[-1:]:
             wanted = f", wanted {last['wanted']:.2f}" if last.get("wanted") is not None else ""
