@@ -62,11 +62,11 @@ FEW = ("difficulty", "early_difficulty", "start", "measure_size")
 CONSTANTS = {
     "STEERED": ("ρ", "share of training in which strength is steered and samples are held out"),
     "MEMORY": ("μ", "share of training over which held-out losses are averaged"),
-    "INFORMED": ("τ", "share of training from which on an error counts fully"),
-    "FASTEST": ("m", "largest logarithm of the factor by which strength changes in one step"),
-    "BELOW": ("δ", "added to strength before it is multiplied, so that it reaches 0 and leaves it again"),
-    "BRAKE": ("β", "how many ops per image the brake takes away in one step, at most"),
-    "LEARNED": ("λ", "share by which the training loss should have fallen from chance, at most"),
+    "INFORMED": ("τ", "share of training after which errors count fully"),
+    "FASTEST": ("m", "largest change of the logarithm of strength in one step"),
+    "BELOW": ("δ", "added to strength before it is multiplied, so that it can reach 0 and leave it again"),
+    "BRAKE": ("β", "most ops per image that the brake removes in one step"),
+    "LEARNED": ("λ", "largest share by which the training loss is expected to have fallen from chance"),
 }
 
 

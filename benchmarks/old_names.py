@@ -36,14 +36,16 @@ def in_new_names(command: str) -> str:
     'particleaugment train digits --set filter=paper'
     >>> in_new_names("particleaugment compare digits --arms improved-frozen,none,mine:preset=paper,m=4")
     'particleaugment compare digits --arms gap-frozen,none,mine:filter=paper,m=4'
+    >>> in_new_names("python benchmarks/gpu_training.py --policies randaugment improved --epochs 25")
+    'python benchmarks/gpu_training.py --policies randaugment gap --epochs 25'
     """
     command = command.replace("--preset improved", "--set filter=gap").replace("--preset paper", "--set filter=paper")
     command = command.replace("preset=paper", "filter=paper").replace("preset=improved", "filter=gap")
 
     def renamed(match: re.Match[str]) -> str:
-        return match[1] + ",".join(OLD_ARMS.get(name, name) for name in match[2].split(","))
+        return re.sub(r"[^\s,]+", lambda name: OLD_ARMS.get(name[0], name[0]), match[0])
 
-    return re.sub(r"(--(?:arms|policies) )(\S+)", renamed, command)
+    return re.sub(r"--(?:arms|policies)(?: (?!--)\S+)+", renamed, command)
 
 
 def read_comparison(folder: Path) -> Comparison:

@@ -173,16 +173,45 @@ def rates(found: dict[tuple[str, str], Work], rounds: int) -> list[dict[str, Any
     ]
 
 
-# What is not measured here is what each project documents.
+# What is not measured here is what each project documents; SOURCES says where.
 FEATURES = {
     # library: ops per sample on the GPU, Pillow's pixels, reproducible by id, learned policy, boxes and masks
     OURS: ("yes", "yes", "yes", "while training", "yes"),
     "torchvision": ("no: one draw per batch", "PIL yes, tensors no", "no", "no", "yes, but not its RandAugment"),
     "timm": ("no: CPU only", "yes: it calls Pillow", "no", "no", "no"),
-    "kornia": ("strength yes, ops per batch", "no", "no", "no", "yes"),
+    "kornia": ("no: ops per batch, signs per sample", "no", "no", "no", "yes"),
     "albumentations": ("no: CPU only", "no", "no", "no", "yes"),
     "DALI": ("yes", "no", "no", "no", "yes, but not its RandAugment"),
 }
+SOURCES = {
+    "torchvision": (
+        "[Transforms](https://docs.pytorch.org/vision/stable/transforms.html) (boxes and masks) and "
+        "`transforms/v2/_auto_augment.py`: each call of `RandAugment` draws one op for its whole input from torch's "
+        "global generator, and raises an error for boxes and masks (read on the main branch)"
+    ),
+    "timm": (
+        "`data/auto_augment.py`: `RandAugment` takes Pillow images and draws from the global generators of Python and "
+        "NumPy; only `RandomErasing` and Mixup run on GPU batches"
+    ),
+    "kornia": (
+        "docstrings of `RandAugment`, `PolicyAugmentBase` (which has no generator of its own) and "
+        "`AugmentationSequential`; also tried: a batch gets one op, each sample its own sign, and boxes and masks move "
+        "with their images under `RandAugment`"
+    ),
+    "albumentations": (
+        "[Reproducibility](https://albumentations.ai/docs/4-advanced-guides/reproducibility): a seed fixes the "
+        "sequence of a pipeline, and `ReplayCompose` repeats one recorded draw; NumPy arrays on the CPU; no "
+        "RandAugment, and policy search is a separate project (AutoAlbument)"
+    ),
+    "DALI": (
+        "[Automatic augmentations](https://docs.nvidia.com/deeplearning/dali/user-guide/docs/auto_aug/auto_aug.html): "
+        "every sample draws its ops; `rand_augment` takes images only. Boxes have operators of their own "
+        "([`bb_flip`]"
+        "(https://docs.nvidia.com/deeplearning/dali/user-guide/docs/operations/nvidia.dali.fn.bb_flip.html) "
+        "and others), and random operators keep a state that starts from a seed (documentation of 2.x)"
+    ),
+}
+"""Where the documented columns come from."""
 FEATURE_NAMES = ("ops per sample on GPU", "Pillow's pixels", "same by sample id", "learned policy", "boxes, masks")
 
 
@@ -222,12 +251,18 @@ def peers_table() -> str:
     gpu, machine, load = result("gpu_throughput")["machine"]["gpu"], document["machine"], document["results"]["load"]
     rough = f" Other work was running (load {load:g} on {machine['cores']} cores)." if load > machine["cores"] else ""
     return (
-        f"{table(head, rows)}\n\nSpeeds and pixels are measured, the other columns are as each project documents them. "
+        f"{table(head, rows)}\n\nSpeeds and pixels are measured; the sources of the other columns are below. "
         f"Pixels: share of values that differ from Pillow's after a bilinear rotation by {DEGREES:g} degrees. CPU: "
         f"{machine['cpu']}, processor time of one thread, batches of {BATCH}; {versions}; `{document['command']}`."
         f"{rough} GPU: {gpu}, "
         "largest batch timed, torchvision with one draw per batch. torchvision and kornia draw ops once per batch; "
         "DALI and this package draw them per image."
+        "\n\n<details><summary>Sources of the documented columns</summary>\n\n"
+        + "\n".join(
+            f"- **{name} {document['results']['versions'].get(name, '')}**: {source}."
+            for name, source in SOURCES.items()
+        )
+        + "\n\n</details>"
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from accuracy_tables import literal_records, read
 from diagrams import layer_diagram, loop_diagram, readable
+from PIL import Image
 from size_picture import accuracy_by_size
 from strip import write_strip
 from target_pictures import write_target_gallery
@@ -56,7 +57,7 @@ def literal_run() -> str:
         axes[0].set(xlabel="epoch", ylabel="d0", yscale="symlog")
         ticks = [-100, -10, 0, 10, 100]
         axes[0].set_yticks(ticks, [str(tick) for tick in ticks])
-        axes[0].legend(frameon=False)
+        axes[0].legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 0.97), ncols=2)
         axes[1].plot(
             [record["epoch"] for record in epochs], [record["ops_per_image"] for record in epochs], color=PURPLE
         )
@@ -111,6 +112,9 @@ def main() -> None:
     (DOCS / "layers.svg").write_text(layer_diagram())
     (DOCS / "accuracy-by-size.svg").write_text(accuracy_by_size())
     write_gallery(DOCS / "gallery.png")
+    with Image.open(DOCS / "gallery.png") as gallery:
+        smaller = gallery.quantize(256, dither=Image.Dither.NONE)
+    smaller.save(DOCS / "gallery.png", optimize=True)
     write_target_gallery()
     write_strip()
 

@@ -3,6 +3,8 @@
 import sys
 from pathlib import Path
 
+from docutils import nodes
+
 import particleaugment
 
 sys.path.append(str(Path(__file__).parent))
@@ -20,6 +22,8 @@ html_title = "ParticleAugment"
 html_show_sphinx = False
 html_show_copyright = False
 html_copy_source = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 highlight_language = "text"
 
 autodoc_member_order = "bysource"
@@ -36,3 +40,24 @@ nitpick_ignore_regex = [
     (r"py:.*", r"particleaugment\.(augment\.one_image|policies\.(plan|tables))\b.*"),
     (r"py:.*", r"particleaugment\.policies\.schedule\.(P|EpochPolicies)\b.*"),
 ]
+
+
+def fit_to_the_screen(app, doctree, name):
+    """Put each picture into a box that scrolls on narrow screens, and mark names of tests, which are long.
+
+    The rest is in ``_static/site.css``.
+    """
+    for picture in list(doctree.findall(nodes.image)):
+        alone = picture.parent if len(picture.parent) == 1 else picture
+        if isinstance(alone.parent, nodes.section):
+            box = nodes.container(classes=["picture", *picture["classes"]])
+            alone.replace_self(box)
+            box += picture
+    for literal in doctree.findall(nodes.literal):
+        if literal.astext().startswith("tests/"):
+            literal["classes"].append("test")
+
+
+def setup(app):
+    """Fit pages to narrow screens once their references are resolved."""
+    app.connect("doctree-resolved", fit_to_the_screen)

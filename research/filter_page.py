@@ -169,13 +169,16 @@ def _agreement(by_seed: dict[str, dict[int, float]]) -> float:
 
 def pictures(found: dict[str, Any]) -> dict[str, str]:
     """Return the page's pictures by file name."""
-    names = [name for name in found["repeatability"] if not name.endswith("<= 0")]
+    drawn = {
+        name: [rows.get(f"large {moment} sparse") for moment in MOMENTS]
+        for name, rows in found["repeatability"].items()
+    }
+    names = [name for name, rows in drawn.items() if not name.endswith("<= 0") and any(rows)]
 
     def repeatability(figure: Any, axes: Any) -> None:
         heights = np.arange(len(names))[::-1]
         for shift, (moment, colour) in enumerate(zip(MOMENTS, (BLUE, ORANGE, GREEN))):
-            rows = [found["repeatability"][name].get(f"large {moment} sparse") for name in names]
-            points = [(height, row) for height, row in zip(heights, rows) if row is not None]
+            points = [(height, drawn[name][shift]) for height, name in zip(heights, names) if drawn[name][shift]]
             axes.errorbar(
                 [row["spearman"] for _, row in points],
                 [height + 0.2 * (1 - shift) for height, _ in points],
@@ -185,7 +188,7 @@ def pictures(found: dict[str, Any]) -> dict[str, str]:
         axes.axvline(0, color="#888888", linewidth=0.6)
         axes.set_yticks(heights, names)
         axes.set_xlabel("rank correlation of the particles' order between epochs")
-        axes.legend(frameon=False, loc="lower left")
+        axes.legend(frameon=False, loc="center", bbox_to_anchor=(0.62, 0.82))
 
     return {"filter-repeatability.svg": inline_svg(9, 4.6, repeatability)}
 

@@ -93,7 +93,9 @@ def test_what_comes_with_the_image_is_passed_on():
 
 def test_what_cannot_follow_an_image_is_refused():
     video = type("Video", (), {"__module__": "torchvision.tv_tensors._video"})()
-    with pytest.raises(TypeError, match="Video cannot follow an image; those that can are Mask, BoundingBoxes, KeyP"):
+    with pytest.raises(
+        TypeError, match="Video cannot be augmented with an image; supported are Mask, BoundingBoxes, KeyP"
+    ):
         pa.ImageTransform(STRONG)(IMAGES[0], video)
     with pytest.raises(ValueError, match=r"a sample has one image, got 2; give a mask as tv_tensors.Mask, or by name"):
         pa.ImageTransform(STRONG)(pillow(IMAGES[0]), pillow(IMAGES[1]))
@@ -349,7 +351,7 @@ def test_workers_refuse_to_go_on_with_a_policy_that_was_replaced():
     )
     read_epoch(loader)
     augment.policy = pa.TrivialAugment()
-    with pytest.raises(RuntimeError, match="replaced by one of another kind, which workers that already run cannot"):
+    with pytest.raises(RuntimeError, match="replaced by one of another kind, which running workers cannot"):
         read_epoch(loader)
     fresh = DataLoader(loader.dataset, batch_size=4, num_workers=1, multiprocessing_context="fork")
     assert torch.equal(read_epoch(fresh)[0], augment(IMAGES, IDS))

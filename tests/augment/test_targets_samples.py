@@ -151,7 +151,7 @@ def test_mapping_leaves_the_sample_alone():
 @pytest.mark.parametrize(
     ("named", "error", "message"),
     [
-        ({"mask": MASK}, TypeError, r"all of it by name with image=..., got 0 values and the names mask"),
+        ({"mask": MASK}, TypeError, r"by keyword, with image=...; got 0 positional arguments and the keywords mask"),
         ({"image": ARRAY, "mask": MASK[1:]}, ValueError, r"images of 20x30 pixels, got \(1, 1, 19, 30\)"),
         ({"image": ARRAY, "mask": "m.png"}, TypeError, "a mask must be an array, a tensor or a Pillow image, got str"),
         ({"image": ARRAY, "mask": MASK / 2}, TypeError, "classes as integers, or bool, got torch.float64"),
@@ -174,7 +174,9 @@ def test_bad_samples(named, error, message):
 
 
 def test_samples_are_given_in_one_way():
-    with pytest.raises(TypeError, match=r"give a sample either as it is, .* got 1 values and the names mask"):
+    with pytest.raises(
+        TypeError, match=r"pass a sample by position, .* got 1 positional arguments and the keywords mask"
+    ):
         pa.ImageTransform(POLICY)(ARRAY, mask=MASK)
-    with pytest.raises(TypeError, match="there is no sample: give an image"):
+    with pytest.raises(TypeError, match="there is no sample: pass an image"):
         pa.ImageTransform(POLICY)()

@@ -108,7 +108,7 @@ def test_stopped_and_continued(two_nodes, local, tmp_path):
     process.send_signal(signal.SIGINT)
     code, output = end(process)
     assert code == 130, output
-    assert "stopped and saved; the same command continues" in output
+    assert "stopped and saved; rerun the command to resume" in output
     assert all(find_checkpoints(path) for path in paths)
 
     # And killed, which leaves no run on the nodes either.

@@ -83,7 +83,7 @@ def test_killed_extended_stopped_and_continued(tmp_path):
     process.send_signal(signal.SIGINT)
     code, output, errors = end(process)
     assert (code, errors) == (130, "")
-    assert "stopped and saved; the same command continues" in output
+    assert "stopped and saved; rerun the command to resume" in output
     assert "paper, seed 0: epoch " in output, "unfinished runs are named"
     assert all(is_free(path) for path in runs.values())
 
@@ -116,7 +116,7 @@ def test_a_closed_output_saves_all_runs(tmp_path):
     process.stdout.close()
     errors = process.stderr.read()
     assert process.wait(LIMIT) == 141
-    assert errors == "particleaugment: the output was closed: stopped and saved; the same command continues\n"
+    assert errors == "particleaugment: the output was closed: stopped and saved; rerun the command to resume\n"
     assert is_free(folder.path / "runs" / "none-0")
     assert [run.problem for run in folder.read().runs] == [None, None]
     assert "trivialaugment" in folder.page.read_text()
@@ -157,7 +157,7 @@ def test_runs_are_not_made_elsewhere_through_links(tmp_path):
     RunFolder.create(elsewhere / "run", config)
     (folder.path / "runs").mkdir(parents=True)
     (folder.path / "runs" / "none-0").symlink_to(elsewhere / "run")
-    with pytest.raises(RunError, match="is a link, so that the run would be written elsewhere"):
+    with pytest.raises(RunError, match="is a link, so the run would be written elsewhere"):
         folder.open_run(record, config)
 
 

@@ -221,7 +221,7 @@ def test_functions_cannot_change_their_input():
         ({"low": 1, "high": 2}, "has a range or a sign but no unit"),
         ({"unit": "pixels", "low": 2, "high": 2}, "must be finite with low under high, got 2 to 2"),
         ({"unit": "pixels", "low": 0, "high": np.inf}, "must be finite with low under high"),
-        ({"unit": "pixels", "low": 0, "high": 5, "signed": True}, "is signed, so its range must hold 0 inside, got 0"),
+        ({"unit": "pixels", "low": 0, "high": 5, "signed": True}, "is signed, so its range must contain 0, got 0"),
         ({"unit": "pixels", "low": 0, "high": 5, "neutral": 6}, "neutral of Bad must be in its range 0 to 5, got 6"),
         ({"unit": "pixels", "low": 0, "high": 5, "levels": {"tim": (0, 1)}}, "no semantics named 'tim'; did you mean"),
         (

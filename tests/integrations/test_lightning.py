@@ -284,7 +284,7 @@ def test_of_strategies_for_several_processes_ddp_alone_is_taken(strategy):
 
 
 def test_only_a_search_is_taken():
-    with pytest.raises(TypeError, match="a ParticleAugment is expected, got str"):
+    with pytest.raises(TypeError, match="expected a ParticleAugment, got str"):
         ParticleAugmentCallback("trivial")
 
 
@@ -302,7 +302,7 @@ def test_a_recorded_schedule_is_replayed(tmp_path):
     assert len(other.seen) == 12
     assert all(torch.equal(a[1], b[1]) for a, b in zip(module.seen, other.seen))
     torch.testing.assert_close(other.network.state_dict(), module.network.state_dict(), rtol=0, atol=0)
-    with pytest.raises(TypeError, match=r"a pa.Augment is expected, got str"):
+    with pytest.raises(TypeError, match=r"expected a pa.Augment, got str"):
         AugmentCallback("trivial")
 
 

@@ -188,7 +188,7 @@ def test_what_is_wrong_with_a_sample():
         transform(image, tv_tensors.Mask(torch.zeros(8, 8, dtype=torch.uint8)))
     with pytest.raises(TypeError, match=r"classes as integers, or bool, got torch\.float32"):
         transform(image, tv_tensors.Mask(torch.zeros(HEIGHT, WIDTH)))
-    with pytest.raises(TypeError, match="Video cannot follow an image"):
+    with pytest.raises(TypeError, match="Video cannot be augmented with an image"):
         transform(image, tv_tensors.Video(torch.zeros(2, 3, HEIGHT, WIDTH, dtype=torch.uint8)))
     with pytest.raises(ValueError, match="a sample has one image, got 2"):
         transform(image, tv_tensors.Image(torch.zeros(3, HEIGHT, WIDTH, dtype=torch.uint8)))

@@ -98,7 +98,7 @@ def test_dicts_of_pillow_images():
 
 
 def test_what_the_collator_refuses():
-    with pytest.raises(TypeError, match="a ParticleAugment or an Augment is expected, got str"):
+    with pytest.raises(TypeError, match="expected a ParticleAugment or an Augment, got str"):
         AugmentCollator("trivial", preprocess)
     with pytest.raises(ValueError, match="some samples of a batch have an id and some have none"):
         AugmentCollator(search_of(), preprocess)([(IMAGES[0], 0, 0), (IMAGES[1], 1)])
@@ -293,5 +293,5 @@ def test_a_filter_that_needs_the_training_losses_gets_those_of_the_model(tmp_pat
         expected = sum(loss * count for loss, count in part) / sum(count for _, count in part)
         assert losses[epoch] == pytest.approx(expected, rel=1e-5)
     assert not trainer.model._forward_hooks, "the model is left alone"
-    with pytest.raises(ValueError, match="keeps the labels from the model"):
+    with pytest.raises(ValueError, match="does not pass labels to the model"):
         trainer_of(tmp_path, search_by_training_loss(epochs=3)[0], label_smoothing_factor=0.1).train()

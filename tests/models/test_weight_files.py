@@ -87,7 +87,7 @@ def test_metadata_that_are_nonsense(file, name, text, message):
 @pytest.mark.parametrize("name", KNOWN)
 def test_metadata_that_are_missing(file, name):
     save_file(load_file(file), file, {key: text for key, text in KNOWN.items() if key != name})
-    assert f"it does not say its {name}" in refused(file)
+    assert f"its metadata lack {name}" in refused(file)
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ def test_dada(genotype):
 
 @pytest.mark.parametrize("name", ["appended", "looped", "replaced", "branching", "comprehended", "PARAMETER_MAX"])
 def test_what_code_computes_is_not_guessed(archive, name):
-    with pytest.raises(ValueError, match=f"'{name}' of .* is no list of .*, written out and named nowhere"):
+    with pytest.raises(ValueError, match=f"'{name}' of .* is not a list of .*, written out and named nowhere"):
         import_policy(archive, "fast-autoaugment", name)
 
 
@@ -168,7 +168,9 @@ LISTED = "policies = [[('Rotate', 0.5, 0.5)]]\n"
 )
 def test_a_list_that_the_file_names_again_is_refused(tmp_path, code):
     (tmp_path / "list.py").write_text(LISTED + code + "\n")
-    with pytest.raises(ValueError, match=r"'policies' of .* named nowhere else in the file; copy it alone into one$"):
+    with pytest.raises(
+        ValueError, match=r"'policies' of .* named nowhere else in the file; copy it into a file of its own$"
+    ):
         import_policy(tmp_path / "list.py", "dada", "policies")
 
 
@@ -180,7 +182,7 @@ def test_other_targets(tmp_path, code):
 
 def test_two_names_of_one_list(tmp_path):
     (tmp_path / "list.py").write_text("first = second = [[('Rotate', 0.5, 0.5)]]\nfirst.pop()\n")
-    with pytest.raises(ValueError, match=r"'second' of .* is no list"):
+    with pytest.raises(ValueError, match=r"'second' of .* is not a list"):
         import_policy(tmp_path / "list.py", "dada", "second")
 
 
@@ -190,7 +192,7 @@ def test_two_names_of_one_list(tmp_path):
 )
 def test_what_a_function_may_change_is_refused(tmp_path, inside):
     (tmp_path / "list.py").write_text(f"def made():\n    p = [[('Rotate', 0.5, 0.5)]]\n    {inside}\n    return p\n")
-    with pytest.raises(ValueError, match=r"'made' of .* is no list of sub-policies"):
+    with pytest.raises(ValueError, match=r"'made' of .* is not a list of sub-policies"):
         import_policy(tmp_path / "list.py", "dada", "made")
 
 
@@ -207,9 +209,9 @@ def test_other_decorators(archive):
 
 
 def test_names_that_are_not_there(archive, genotype):
-    with pytest.raises(ValueError, match=r"'plan' of .* is no list of sub-policies.*; did you mean plain"):
+    with pytest.raises(ValueError, match=r"'plan' of .* is not a list of sub-policies.*; did you mean plain"):
         import_policy(archive, "fast-autoaugment", "plan")
-    with pytest.raises(ValueError, match=r"'zzz' of .* is no list of sub-policies.*; it holds SMALL, OTHER"):
+    with pytest.raises(ValueError, match=r"'zzz' of .* is not a list of sub-policies.*; it holds SMALL, OTHER"):
         import_policy(genotype, "dada", "zzz")
     with pytest.raises(ValueError, match="there is no list format 'dad'; did you mean dada"):
         import_policy(genotype, "dad")
@@ -268,7 +270,7 @@ def test_nothing_in_the_file_is_run(tmp_path):
         f"def Y(a=open({str(witness)!r}, 'w')):\n    return [[('Rotate', 0.5, 0.25)]]\n"
     )
     assert import_policy(path, "dada").name == "Y"
-    with pytest.raises(ValueError, match=r"'X' of .* is no list"):
+    with pytest.raises(ValueError, match=r"'X' of .* is not a list"):
         import_policy(path, "dada", "X")
     assert not witness.exists()
 

@@ -125,13 +125,13 @@ def test_a_schedule_has_its_mixtures_by_epoch(tmp_path):
         (lambda: pa.Mixture(slots=()), r"slots must be 1 to 64 probabilities"),
         (lambda: pa.Mixture(slots=0.5), r"slots must be 1 to 64 probabilities, one per op of an image, got 0.5"),
         (lambda: pa.Mixture(slots=(1.5,)), r"a probability of slots must be a number from 0 to 1, got 1.5"),
-        (lambda: pa.Mixture(slots=(0.5, 0.6)), r"slots must not rise, .* got 0.5, 0.6"),
+        (lambda: pa.Mixture(slots=(0.5, 0.6)), r"slots must not increase, .* got 0.5, 0.6"),
         (lambda: pa.Mixture(level=2), r"level must be a number from 0 to 1, got 2"),
-        (lambda: pa.Mixture(ops=("Cutout",), semantics="autoaugment-original"), r"cannot have Cutout"),
+        (lambda: pa.Mixture(ops=("Cutout",), semantics="autoaugment-original"), r"cannot contain Cutout"),
         (lambda: pa.Mixture(ops=("SolarizeAdd",)), r"'trivial-wide' does not define SolarizeAdd"),
         (lambda: pa.MixtureSchedule((), epochs=3), r"needs at least one step"),
         (lambda: pa.MixtureSchedule(((2, 1, (1,)), (1, 1, (1,))), epochs=3), r"rising order"),
-        (lambda: pa.MixtureSchedule(((1, 1, (1,)), (2, 1, (1, 1))), epochs=3), r"as many slots"),
+        (lambda: pa.MixtureSchedule(((1, 1, (1,)), (2, 1, (1, 1))), epochs=3), r"same number of slots"),
     ],
 )
 def test_what_is_wrong_is_said(make, sentence):

@@ -156,5 +156,5 @@ def test_strings_that_are_refused(text, message):
 
 @pytest.mark.parametrize("text", [None, 9, b"rand-m9", ["rand"]])
 def test_only_strings_are_parsed(text):
-    with pytest.raises(TypeError, match=f"a policy string is expected, got {type(text).__name__}"):
+    with pytest.raises(TypeError, match=f"expected a policy string, got {type(text).__name__}"):
         pa.parse(text)

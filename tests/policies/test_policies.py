@@ -203,10 +203,10 @@ def test_bad_size(name, size):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "is not a sound policy file: not valid JSON"),
-        ("{", "is not a sound policy file: not valid JSON"),
-        ("[" * 100_000, "is not a sound policy file: it is nested more than 32 deep"),
-        ('{"format": NaN}', "is not a sound policy file: format must be a finite number, got nan"),
+        ("", "is not a valid policy file: not valid JSON"),
+        ("{", "is not a valid policy file: not valid JSON"),
+        ("[" * 100_000, "is not a valid policy file: it is nested more than 32 deep"),
+        ('{"format": NaN}', "is not a valid policy file: format must be a finite number, got nan"),
         ("[]", "is not a policy file: its field 'format' must be 'particleaugment-policy'"),
         ('{"format": "other"}', "is not a policy file: its field 'format' must be"),
         ('{"format": "particleaugment-policy", "version": 2}', "has version 2; this release reads version 1"),
@@ -226,7 +226,7 @@ def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(ValueError, match=r"the policy file .* cannot be read: Is a directory"):
         pa.load_policy(tmp_path)
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ValueError, match=r"binary.json is not a sound policy file: byte 0 is not UTF-8"):
+    with pytest.raises(ValueError, match=r"binary.json is not a valid policy file: byte 0 is not UTF-8"):
         pa.load_policy(tmp_path / "binary.json")
 
 

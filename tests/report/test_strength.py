@@ -129,6 +129,15 @@ def test_the_summary_says_strength_and_difficulty(tmp_path):
     assert "leading ops" not in text
 
 
+def test_the_summary_knows_the_strength_of_the_first_epoch(tmp_path):
+    run = RunFolder.create(tmp_path / "run", config())
+    for record in records(strength=0.0):
+        run.append_metrics(record)
+    console = Console(file=io.StringIO(), width=200)
+    print_summary(run, schedule(), console)
+    assert "0.00 at the end, 2.00 at most" in console.file.getvalue()
+
+
 def test_a_line_of_progress_says_strength_and_difficulty(tiny, no_report, tmp_path):
     settings = ["filter=difficulty", "epochs=5", "batch_size=20", "measure_size=10", "precision=fp32"]
     words = [word for setting in settings for word in ("--set", setting)]

@@ -115,14 +115,14 @@ class ImageTransform(nn.Module):
         if named:
             if sample or "image" not in named:
                 raise TypeError(
-                    "give a sample either as it is, transform(image, label), or all of it by name with image=..., "
-                    f"got {len(sample)} values and the names {', '.join(named)}"
+                    "pass a sample by position, transform(image, label), or by keyword, with image=...; got "
+                    f"{len(sample)} positional arguments and the keywords {', '.join(named)}"
                 )
             result, mover = self._augmented(named["image"], id, wanted=len(named) > 1)
             others = {name: value for name, value in named.items() if name != "image"}
             return {"image": result, **({} if mover is None else move_named(mover, others))}
         if not sample:
-            raise TypeError("there is no sample: give an image, or all of it by name with image=...")
+            raise TypeError("there is no sample: pass an image, or keyword arguments with image=...")
         whole = sample if len(sample) > 1 else sample[0]
         if isinstance(whole, Image.Image) or type(whole) is Tensor:  # nothing to look through
             return self._augmented(whole, id, wanted=False)[0]
@@ -155,7 +155,7 @@ def _image_of(sample: Any) -> tuple[Any, list[Any]]:
     targets = [value for value in values if _moves_with_the_image(value)]
     for value in targets:
         if tv_kind(value) not in MOVED:
-            raise TypeError(f"{tv_kind(value)} cannot follow an image; those that can are {', '.join(MOVED)}")
+            raise TypeError(f"{tv_kind(value)} cannot be augmented with an image; supported are {', '.join(MOVED)}")
     images = [value for value in values if is_image(value)]
     if len(images) > 1:
         raise ValueError(

@@ -199,6 +199,6 @@ def print_comparison(comparison: Comparison, console: Console, folder: Compariso
         )
     if table.row_count:
         console.print(table)
-        console.print("* chosen by that accuracy itself: not a result  ** of the time spent in training")
+        console.print("* selected by the accuracy it reports: not a result  ** share of training time")
     for remark in filter(None, [*remarks(comparison, folder), time_remark(comparison)]):
         console.print(remark, soft_wrap=True)

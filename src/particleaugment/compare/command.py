@@ -110,7 +110,7 @@ def compare(
     if (quiet and code == 1) or stop.output_closed:
         _tell_failures(folder, plan)
     if stop.output_closed and code == stop.exit_code:
-        print("particleaugment: the output was closed: stopped and saved; the same command continues", file=sys.stderr)
+        print("particleaugment: the output was closed: stopped and saved; rerun the command to resume", file=sys.stderr)
     _end(code, stop)
 
 
@@ -233,7 +233,7 @@ def _train(
         plan = execute(folder, plan, todo, ray or local, stop, console)
     left = [run for run in plan.runs if (run.arm, run.seed) in wanted and not run.finished]
     if stop.asked:
-        console.print("stopped and saved; the same command continues")
+        console.print("stopped and saved; rerun the command to resume")
         return stop.exit_code, plan
     return (1 if left else 0), plan
 

@@ -300,7 +300,7 @@ class ComparisonFolder:
             return RunFolder.create(path, config)
         run = RunFolder.open(path)
         if path.is_symlink() and not run.finished:
-            raise RunError(f"{path} is a link, so that the run would be written elsewhere; put the folder in its place")
+            raise RunError(f"{path} is a link, so the run would be written elsewhere; replace it by the folder")
         before, now = run.config, config
         if run.finished:  # the directory of the data matters no more
             before, now = before.with_data_in(""), now.with_data_in("")

@@ -81,7 +81,7 @@ def _accuracy(comparison: Comparison, summaries: Sequence[ArmSummary]) -> list[M
         table(heads, rows),
         paragraph(
             "The result is the accuracy of the last epoch. The best epoch is chosen by the accuracy on the same "
-            f"{comparison.measured_on} images and flatters every arm; it is given because it is often quoted.",
+            f"{comparison.measured_on} images, so it is optimistic. It is shown because it is often quoted.",
             faint=True,
         ),
         figure(plots.accuracies(comparison), "Every run's last-epoch accuracy; the line is the arm's mean."),
@@ -97,9 +97,9 @@ def _differences(comparison: Comparison) -> list[Markup | None]:
         heading(f"Differences to {comparison.against}"),
         table(("arm", "points [95 % interval]", "pairs of runs"), rows),
         paragraph(
-            "Last-epoch accuracy, arm minus arm on the same seed; the interval is Student's t over these differences. "
-            "An interval that holds 0 shows no difference. Each stands for itself: of twenty such intervals one is "
-            "expected to miss.",
+            "Last-epoch accuracy, arm minus arm on the same seed, with Student's t interval over these differences. "
+            "An interval that contains 0 shows no difference. Intervals are not corrected for multiple comparisons: "
+            "one in twenty is expected to miss.",
             faint=True,
         ),
         figure(
@@ -119,8 +119,8 @@ def _time(comparison: Comparison, summaries: Sequence[ArmSummary]) -> list[Marku
         heading("Time"),
         table(heads, rows),
         paragraph(
-            "Seconds are those that the run's phases took; start-up and compilation are not counted. Percentages are "
-            "of the time spent in training; the search is every phase but training and evaluation. "
+            "Seconds are the sum of a run's phases, without start-up and compilation. Percentages are relative to the "
+            "time spent in training. The search is every phase except training and evaluation. "
             f"{time_remark(comparison)}",
             faint=True,
         ),
@@ -149,7 +149,7 @@ def _runs(comparison: Comparison) -> list[Markup | None]:
     heads = ("arm", "seed", "last epoch, %", "best epoch, %", "time", "ops per image", "updates skipped", "state")
     return [
         heading("Runs"),
-        paragraph("Each run has a report of its own, beside this page:", code="runs/ARM-SEED/report.html"),
+        paragraph("Each run has its own report, next to this page:", code="runs/ARM-SEED/report.html"),
         folded(f"All {len(rows)} runs", table(heads, rows)),
     ]
 
@@ -166,7 +166,7 @@ def _made_by(comparison: Comparison) -> list[Markup | None]:
         parts += [command(made_by["command"]), paragraph(machine, faint=True)]
     rows = [(arm.name, arm.described) for arm in comparison.arms]
     parts += [
-        paragraph("To write this page again from the folder:", code="particleaugment compare FOLDER --report"),
+        paragraph("To rewrite this page from its folder:", code="particleaugment compare FOLDER --report"),
         folded("What each arm sets", table(("arm", "settings"), rows)),
         settings_table(comparison.base.settings),
     ]

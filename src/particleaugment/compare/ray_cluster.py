@@ -305,7 +305,7 @@ class RayCluster:
 
     def _gone(self, error: Exception) -> RunError:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-        return RunError(f"the Ray cluster no longer answers ({reason}); once it is back, the same command continues")
+        return RunError(f"the Ray cluster no longer answers ({reason}); rerun the command when it is back")
 
 
 def check_address(address: str) -> None:

@@ -43,7 +43,7 @@ def t_quantile(probability: float, degrees: int) -> float:
     2.201
     """
     if not 0 < probability < 1:
-        raise ValueError(f"a probability between 0 and 1 is expected, got {probability}")
+        raise ValueError(f"expected a probability between 0 and 1, got {probability}")
     if degrees < 1:
         raise ValueError(f"there must be at least one degree of freedom, got {degrees}")
     return float(stdtrit(degrees, probability))

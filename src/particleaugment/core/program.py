@@ -212,7 +212,7 @@ def _check_layout(op: Tensor, arg: Tensor, resample: Tensor | None, patch: Tenso
         shape, layout = ((*op.shape, 5), "[images, slots, 5]") if name == "patch" else (op.shape, "[images, slots]")
         if op.dim() != 2 or value.shape != shape or value.device != op.device:
             raise ValueError(
-                f"Program.{name} must have shape {layout} like op and lie on its device, "
+                f"Program.{name} must have shape {layout} like op and be on its device, "
                 f"got {tuple(value.shape)} on {value.device} beside {tuple(op.shape)} on {op.device}"
             )
 

@@ -91,12 +91,12 @@ def _checked_range(name: str, unit: str, valid: tuple[float, float], signed: boo
     low, high = (float(bound) for bound in valid)
     if not unit:
         if low or high or signed:
-            raise ValueError(f"{name} has a range or a sign but no unit; say in which unit its argument is")
+            raise ValueError(f"{name} has a range or a sign but no unit; pass unit=..., the unit of its argument")
         return 0.0, 0.0
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise ValueError(f"the range of {name} must be finite with low under high, got {low:g} to {high:g}")
     if signed and not low < 0 < high:
-        raise ValueError(f"{name} is signed, so its range must hold 0 inside, got {low:g} to {high:g}")
+        raise ValueError(f"{name} is signed, so its range must contain 0, got {low:g} to {high:g}")
     return low, high
 
 
@@ -138,8 +138,8 @@ def check_places(names: Iterable[str]) -> None:
     for name in names:
         if not _FUNCTIONS[op_table.lookup(name).index].keeps_places:
             raise ValueError(
-                f"{name} is registered, and masks, boxes and keypoints cannot follow it; if it leaves every object "
-                "where it is, register it with keeps_places=True, else leave it out"
+                f"{name} is registered, and masks, boxes and keypoints cannot follow it; if it moves no pixels, "
+                "register it with keeps_places=True, otherwise remove it"
             )
 
 

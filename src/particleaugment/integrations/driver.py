@@ -31,7 +31,7 @@ class SearchDriver:
         batch_size: int | None,
     ):
         if not isinstance(search, ParticleAugment):
-            raise TypeError(f"a ParticleAugment is expected, got {type(search).__name__}")
+            raise TypeError(f"expected a ParticleAugment, got {type(search).__name__}")
         self.search, self.batch_size = search, batch_size
         self.preprocess = nn.Identity() if preprocess is None else preprocess
         self.loss = nn.CrossEntropyLoss(reduction="none") if loss is None else loss

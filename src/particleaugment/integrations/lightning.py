@@ -38,7 +38,7 @@ class AugmentCallback(Callback):
 
     def __init__(self, augment: Augment, *, image_key: int | str | None = 0, id_key: int | str | None = 2):
         if not isinstance(augment, Augment):
-            raise TypeError(f"a pa.Augment is expected, got {type(augment).__name__}")
+            raise TypeError(f"expected a pa.Augment, got {type(augment).__name__}")
         self.augment, self.image_key, self.id_key = augment, image_key, id_key
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

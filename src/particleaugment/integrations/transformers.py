@@ -47,7 +47,7 @@ class AugmentCollator:
     def __init__(self, augmentation: ParticleAugment | Augment, preprocess: Callable[[Tensor], Tensor]):
         kept: Any = getattr(augmentation, "augmentation", augmentation)
         if not isinstance(kept, Augment):
-            raise TypeError(f"a ParticleAugment or an Augment is expected, got {type(augmentation).__name__}")
+            raise TypeError(f"expected a ParticleAugment or an Augment, got {type(augmentation).__name__}")
         self.augment, self.preprocess = kept, preprocess
 
     def __call__(self, items: Sequence[Any]) -> dict[str, Tensor]:
@@ -140,7 +140,7 @@ class ParticleAugmentCallback(TrainerCallback):  # type: ignore[misc]
             if args.label_smoothing_factor:
                 raise ValueError(
                     f"the filter {self.search.filter.kind!r} needs the training losses, and with "
-                    "label_smoothing_factor the Trainer keeps the labels from the model; smooth them in the loss"
+                    "label_smoothing_factor the Trainer does not pass labels to the model; smooth them in the loss"
                 )
             self._hook = unwrapped(parts["model"], shared=False).register_forward_hook(self._observe, with_kwargs=True)
 

@@ -50,8 +50,8 @@ class TrainedModel(nn.Module):
         """Return the logits of uint8 images ``[N, C, size, size]``."""
         if images.dtype != torch.uint8 or images.dim() != 4 or images.shape[-2:] != (self.size, self.size):
             raise ValueError(
-                f"uint8 images [N, C, {self.size}, {self.size}] are expected, got {images.dtype} {list(images.shape)}; "
-                "read() makes them of files"
+                f"expected uint8 images [N, C, {self.size}, {self.size}], got {images.dtype} {list(images.shape)}; "
+                "read() loads them from files"
             )
         logits: Tensor = self.network(self.normalize.run(images))
         return logits
@@ -120,7 +120,7 @@ class _Facts:
     def of(cls, metadata: Mapping[str, str]) -> _Facts:
         """Read them, each checked."""
         if missing := [item.name for item in fields(cls) if item.name not in metadata]:
-            raise ValueError(f"it does not say its {missing[0]}; load its weights into build_model(...) by yourself")
+            raise ValueError(f"its metadata lack {missing[0]}; load its weights into build_model(...) yourself")
         classes = _list(metadata, "classes")
         if not classes or not all(isinstance(name, str) for name in classes) or len(set(classes)) < len(classes):
             raise ValueError("its classes must be different names")

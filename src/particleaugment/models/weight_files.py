@@ -146,12 +146,12 @@ def open_weights(path: str | os.PathLike[str]) -> Weights:
     try:
         fields = parse_json(header.rstrip(b" "))
     except JSONError as error:
-        raise ValueError(f"it is damaged (its header is no sound JSON: {error})") from None
+        raise ValueError(f"it is damaged (its header is not valid JSON: {error})") from None
     if not isinstance(fields, dict):
         raise ValueError("it is damaged (its header must be an object)")
     metadata = fields.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
-        raise ValueError("it is damaged (its metadata must be texts)")
+        raise ValueError("it is damaged (its metadata must be strings)")
     tensors = {name: _announced(name, entry) for name, entry in fields.items()}
     expected = 8 + length + sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
     if size != expected:
@@ -164,4 +164,4 @@ def _announced(name: str, entry: Any) -> Tensor:
         case {"dtype": str(dtype), "shape": [*sides]} if dtype in _DTYPES and all(type(side) is int for side in sides):
             if min(sides, default=0) >= 0 and math.prod(sides) < 1 << 48:
                 return torch.empty(sides, dtype=_DTYPES[dtype], device="meta")
-    raise ValueError(clipped(f"it is damaged (its tensor {name!r} has no sound shape and type)"))
+    raise ValueError(clipped(f"it is damaged (its tensor {name!r} has no valid shape and type)"))

@@ -88,7 +88,7 @@ def import_policy(path: str | Path, source: str, name: str | None = None) -> Imp
         name = next(iter(lists))
     if name not in lists:
         hint = nearest_name(name, lists) or (f"; it holds {_first_names(lists)}" if lists else "")
-        raise ValueError(f"{name!r} of {path} is no {_WANTED}{hint or '; copy it alone into one'}")
+        raise ValueError(f"{name!r} of {path} is not a {_WANTED}{hint or '; copy it into a file of its own'}")
     _check_decorators(path, source, name, lists[name].decorators)
     if len(lists[name].value) > _LONGEST_LIST:
         raise ValueError(

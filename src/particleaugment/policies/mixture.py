@@ -105,7 +105,7 @@ class Mixture(Policy):
         for name in self.ops:
             mapping.rule(name)
             if name == "Cutout":
-                raise ValueError("a mixture cannot have Cutout among its ops, whose place would have to be drawn too")
+                raise ValueError("a mixture cannot contain Cutout, whose position would have to be drawn too")
 
     def _gates(self) -> Tensor:
         """Probability that a slot applies an op once that is drawn, float64 ``[slots, ops]``."""
@@ -226,7 +226,8 @@ def _falling(slots: Any) -> tuple[float, ...]:
     found = tuple(checked_fraction("a probability of slots", slot) for slot in slots)
     if any(after > before for before, after in pairwise(found)):
         raise ValueError(
-            f"slots must not rise, since an image with two ops has at least one too, got {', '.join(map(str, found))}"
+            "slots must not increase, since an image with two ops also has at least one, "
+            f"got {', '.join(map(str, found))}"
         )
     return found
 
@@ -267,7 +268,7 @@ class MixtureSchedule(EpochPolicies[Mixture]):
             Mixture(slots=slots, level=level, ops=self.ops, semantics=self.semantics) for _, level, slots in self.steps
         )
         if len({len(mixture.slots) for mixture in mixtures}) > 1:
-            raise ValueError("the mixtures of a schedule must have as many slots as each other")
+            raise ValueError("the mixtures of a schedule must have the same number of slots")
         object.__setattr__(self, "_mixtures", mixtures)
         object.__setattr__(self, "ops", mixtures[0].ops)
 

@@ -64,7 +64,7 @@ def parse(text: str) -> Policy:
     Identity()
     """
     if not isinstance(text, str):
-        raise TypeError(f"a policy string is expected, got {type(text).__name__}")
+        raise TypeError(f"expected a policy string, got {type(text).__name__}")
     head, *sections = text.split("-")
     if head == "rand":
         return _timm_rand(text, sections)

@@ -246,7 +246,7 @@ def load(path: str | Path) -> Policy:
     except OSError as error:
         raise ValueError(f"the policy file {path} cannot be read: {error.strerror}") from None
     except JSONError as error:
-        raise ValueError(f"{path} is not a sound policy file: {error}") from None
+        raise ValueError(f"{path} is not a valid policy file: {error}") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError(f"{path} is not a policy file: its field 'format' must be {FORMAT!r}")
     if content.get("version") != VERSION:

@@ -14,8 +14,8 @@ def digits() -> Recipe:
     """WRN-10-1 on scikit-learn's handwritten digits.
 
     Costs about a minute on two CPU cores and should reach 98 % or more of the 360 test images (last epoch).
-    No flip: mirrored digits are other signs. The network is small and the data few, so this shows the machinery at
-    work, not the method's worth.
+    No flips, because a mirrored digit is not a digit. The network and the data set are small: this shows how a run
+    works, not what the method is worth.
     """
     return Recipe(
         Config(

@@ -10,7 +10,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from particleaugment.core.op_table import TABLE, Kind
+from particleaugment.core.op_table import TABLE, Kind, Op
 from particleaugment.core.program import Program
 from particleaugment.core.semantics import get
 from particleaugment.executors import apply
@@ -22,48 +22,77 @@ __all__ = ["Row", "draw_grid", "draw_strip", "example_images", "ops_rows", "poli
 Row = tuple[str, Sequence[tuple[str, Tensor]]]
 """A row of a grid: its title, and captioned images, uint8 ``[3, H, W]``."""
 
-_SCALE, _GAP, _TITLE_WIDTH, _CAPTION_HEIGHT = 2, 6, 172, 14
-_INK, _FAINT, _PAPER = (28, 32, 38), (110, 118, 128), (250, 250, 248)
+_SCALE, _GAP, _TITLE_WIDTH, _CAPTION_HEIGHT = 2, 6, 178, 18
+_INK, _FAINT, _PAPER = (28, 32, 38), (90, 98, 108), (250, 250, 248)
+_SIDE = 112
+_PHOTOGRAPHS = {"flower.jpg": (150, 0), "china.jpg": (60, 0)}
 _LEVELS = (2.0, 5.0, 8.0, 10.0)
 _POLICIES = ("none", "randaugment-n2-m5", "trivial", "autoaugment-cifar10", "rand-m9-n3-mstd0.5-inc1")
+_UNITS = {
+    "degrees": "{:.0f}°",
+    "threshold": "from {:.0f}",
+    "value": "+{:.0f}",
+    "factor": "x {:.2f}",
+    "pixels": "{:.2f}",
+    "fraction": "{:.0%} of side",
+    "side": "{:.0%} of side",
+    "bits": "bits {:.0f}",
+}
 
 
-def example_images(count: int = 1) -> Tensor:
-    """Return pairs of real images, uint8 ``[2 · count, 3, 32, 32]``: embedded digits, and crops of a colour photograph.
+def example_images(count: int = 2) -> Tensor:
+    """Return colour photographs, uint8 ``[count, 3, 112, 112]``: two scenes in turn, each pair of them closer up.
 
-    >>> example_images(2).shape
-    torch.Size([4, 3, 32, 32])
+    >>> example_images(3).shape
+    torch.Size([3, 3, 112, 112])
     """
     from sklearn.datasets import load_sample_image
 
-    from particleaugment.data.digits import load_digits
+    images = []
+    for number in range(count):
+        name, (left, top) = list(_PHOTOGRAPHS.items())[number % 2]
+        inset = 35 * (number // 2)
+        box = (left + inset, top + inset, left + 427 - inset, top + 427 - inset)
+        picture = Image.fromarray(load_sample_image(name)).crop(box).resize((_SIDE, _SIDE), Image.Resampling.LANCZOS)
+        images.append(torch.from_numpy(np.array(picture)).permute(2, 0, 1))
+    return torch.stack(images)
 
-    digits = load_digits().test_images[:count]
-    photograph = Image.fromarray(load_sample_image("flower.jpg")).resize((160, 107), Image.Resampling.BOX)
-    corners = [(60 + 12 * (i % 5), 20 + 10 * (i // 5)) for i in range(count)]
-    crops = [np.asarray(photograph.crop((x, y, x + 32, y + 32))) for x, y in corners]
-    colour = torch.from_numpy(np.stack(crops)).permute(0, 3, 1, 2)
-    return torch.stack([digits, colour], 1).flatten(0, 1).contiguous()
+
+def _in_units(op: Op, argument: float) -> str:
+    """Return an argument as a caption says it.
+
+    >>> _in_units(TABLE[3], 15.0), _in_units(TABLE[12], 0.225)
+    ('15°', '22% of side')
+    """
+    return _UNITS[op.unit.split()[0].rstrip(",")].format(argument)
 
 
 def ops_rows(images: Tensor, semantics: str = "timm-increasing") -> list[Row]:
-    """Return one row per op: the images at rising levels."""
+    """Return one row per op: one of the images, in turn, without the op and at rising levels."""
     size = (images.shape[-2], images.shape[-1])
     rows: list[Row] = []
     for op in TABLE:
         mapping = get(semantics if op.name in get(semantics).rules else "fast-autoaugment")
-        cells = [(("plain" if i == 0 else ""), image) for i, image in enumerate(images)]
-        for level in _LEVELS if op.takes_argument else (0.0,):
-            scaled = level / 10 * mapping.top
-            argument = mapping.argument(op.name, scaled, size=size)
+        image = images[op.index % len(images)][None]
+        cells = [("original", image[0])]
+        if not op.takes_argument:
+            steps = [("applied", 0.0, 0.0)]
+        elif op.values:
+            steps = [(_in_units(op, value), 0.0, value) for value in op.values]
+        else:
+            levels = [level / 10 * mapping.top for level in _LEVELS]
+            arguments = [mapping.argument(op.name, level, size=size) for level in levels]
+            steps = [
+                (f"level {_LEVELS[i]:g}: {_in_units(op, argument)}", levels[i], argument)
+                for i, argument in enumerate(arguments)
+            ]
+        for caption, level, argument in steps:
             if op.kind is Kind.PATCH:  # its place is drawn
-                drawn = SubPolicies((((op.name, 1.0, scaled),),), mapping.name)
-                program = drawn.sample(torch.arange(len(images)), size=size)
+                drawn = SubPolicies((((op.name, 1.0, level),),), mapping.name)
+                program = drawn.sample(torch.arange(1), size=size)
             else:
-                program = Program.from_ops([[(op.name, argument)]] * len(images))
-            augmented = apply(images, program)
-            caption = f"{level:g}: {argument:.3g}" if op.takes_argument else "applied"
-            cells += [((caption if i == 0 else ""), image) for i, image in enumerate(augmented)]
+                program = Program.from_ops([[(op.name, argument)]])
+            cells.append((caption, apply(image, program)[0]))
         rows.append((op.name, cells))
     return rows
 
@@ -78,14 +107,14 @@ def policy_rows(images: Tensor, policies: Sequence[tuple[str, Policy]], seed: in
     return rows
 
 
-def draw_grid(rows: Sequence[Row], scale: int = _SCALE) -> Image.Image:
+def draw_grid(rows: Sequence[Row], scale: int = 1) -> Image.Image:
     """Draw rows of captioned images as one picture."""
     side_y, side_x = (scale * side for side in rows[0][1][0][1].shape[-2:])
     columns = max(len(cells) for _, cells in rows)
     row_height = side_y + _CAPTION_HEIGHT + _GAP
     canvas = Image.new("RGB", (_TITLE_WIDTH + columns * (side_x + _GAP) + _GAP, len(rows) * row_height + _GAP), _PAPER)
     pen = ImageDraw.Draw(canvas)
-    font, small = ImageFont.load_default(13), ImageFont.load_default(10)
+    font, small = ImageFont.load_default(14), ImageFont.load_default(12)
     for r, (title, cells) in enumerate(rows):
         top = _GAP + r * row_height
         pen.text((_GAP, top + _CAPTION_HEIGHT + side_y // 2 - 8), title, fill=_INK, font=font)
@@ -112,15 +141,15 @@ def draw_strip(images: Tensor, scale: int = _SCALE) -> Image.Image:
 
 
 def write_gallery(path: str | Path, policy: Policy | None = None) -> Path:
-    """Write a PNG of embedded images under a policy; without one, under every op and several policies."""
+    """Write a PNG of two photographs under a policy; without one, under every op and several policies."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     if policy is None:
         policies = [(name, parse(name)) for name in _POLICIES]
-        rows = ops_rows(example_images(1)) + policy_rows(example_images(5), policies)
+        rows = ops_rows(example_images(2)) + policy_rows(example_images(5), policies)
     else:
-        images = example_images(5)
-        rows = policy_rows(images, [("plain", parse("none"))])
+        images = example_images(6)
+        rows = policy_rows(images, [("original", parse("none"))])
         for seed in range(8):
             rows += policy_rows(images, [(f"draw {seed + 1}", policy)], seed)
     with replacing(path) as file:

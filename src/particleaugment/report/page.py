@@ -132,7 +132,7 @@ def _policy_story(run: RunHistory) -> list[Markup | None]:
         paragraph(
             f"At the end the policy applies most often: {leading}."
             if leading
-            else "At the end the policy applies nothing any more, or so rarely that it is under 0.5 % of the images."
+            else "At the end the policy applies no op to more than 0.5 % of the images."
         ),
         figure(plots.heat_map(run), "Probability with which each op is applied to an image, by epoch."),
         figure(plots.ops_per_image(run), "Ops applied to an image on average."),
@@ -144,8 +144,8 @@ def _filter_story(run: RunHistory) -> list[Markup | None]:
         heading("The filter's health"),
         figure(
             plots.effective_sample_size(run),
-            "How many particles the weights are really spread over. A cross is a step whose measurement could not be "
-            "trusted: the weights stayed as they were.",
+            "How many particles effectively share the weight. A cross marks a step whose measurement was not usable: "
+            "it left the weights unchanged.",
         ),
         figure(
             plots.delta_of_last_step(run),

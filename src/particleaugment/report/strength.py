@@ -33,16 +33,16 @@ def strength_story(run: RunHistory) -> list[Markup | None]:
     return [
         heading("How hard training was") if steered else None,
         paragraph(
-            "Difficulty is the training loss under augmentation over the loss on held-out, plain images. Near 0 the "
-            "network memorises its training images; above 1 they are harder for it than new images. The filter adds "
-            "ops where training is too easy, and takes ops away where it is too hard."
+            "Difficulty is the training loss under augmentation divided by the loss on plain held-out images. Near 0, "
+            "the network memorises its training images. Above 1, they are harder than new images. The filter adds ops "
+            "when training is too easy, and removes ops when it is too hard."
         )
         if steered
         else None,
         figure(
             steered,
             "Difficulty after each epoch (thin), averaged as the filter does (thick), and the wanted value (dotted). "
-            "In the grey part strength stays as it is, and the held-out images are trained on.",
+            "In the grey part, strength is fixed and the network also trains on the held-out images.",
         ),
         heading("How strong augmentation was"),
         paragraph(_course(run)),

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from particleaugment.policies import Policy
+from particleaugment.policies import MixtureSchedule, Policy
 from particleaugment.search.difficulty import MEMORY
 from particleaugment.training.run import RunError, RunFolder
 from particleaugment.util.shown import shown_command
@@ -54,7 +54,8 @@ def filter_health(records: list[dict[str, Any]]) -> dict[str, Any]:
 def _policy_rows(steps: list[dict[str, Any]], policy: Policy) -> list[tuple[str, str]]:
     """What the summary says of a learned policy; where all ops are drawn equally often, none of them leads."""
     if "strength" in steps[-1]:
-        most = max(step["strength"] for step in steps)
+        first = [sum(policy.at(1).slots)] if isinstance(policy, MixtureSchedule) else []
+        most = max([step["strength"] for step in steps] + first)
         rows = [("strength, in ops per image", f"{steps[-1]['strength']:.2f} at the end, {most:.2f} at most")]
         for last, difficulty in averaged_difficulty(steps)[-1:]:
             wanted = f", wanted {last['wanted']:.2f}" if last.get("wanted") is not None else ""
@@ -90,7 +91,7 @@ def print_summary(run: RunFolder, policy: Policy, console: Console) -> None:
     records = run.read_metrics()
     epochs = [record for record in records if record["kind"] == "epoch"]
     if not epochs:
-        raise RunError(f"{run.metrics} holds no epoch; {shown_command('verify', run.path)} says what is sound")
+        raise RunError(f"{run.metrics} has no epoch; {shown_command('verify', run.path)} checks every file")
     last, best = epochs[-1], max(epochs, key=lambda record: record["test_accuracy"])
     table = Table(title=f"{run.config.recipe}, seed {run.config.seed}", show_header=False, title_justify="left")
     table.add_row(f"{run.config.data.measured_on} accuracy, last epoch", f"{last['test_accuracy']:.2f} %")

@@ -115,7 +115,7 @@ def _carry_out(request: Callable[[], tuple[RunFolder, bool]], checkpoint_seconds
     def opened() -> tuple[Path, bool, str, bool]:
         run, fresh = request()
         if irregular := run.irregular():
-            raise RunError(f"{irregular}; remove it, or put a copy of what it leads to in its place")
+            raise RunError(f"{irregular}; remove it, or replace it by a copy of its target")
         return run.path, fresh, run.config.to_json(), run.finished
 
     with joined() as all_ranks, ExitStack() as held:

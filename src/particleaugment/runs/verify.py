@@ -138,11 +138,11 @@ def _state(known: _Known, findings: list[Finding]) -> tuple[str, str]:
             return "finished", "every part is sound"
         if known.ended and not wrong & {"metrics"}:
             return "broken", f"remove {known.run.model} and {shown_command('resume', path)} rewrites the results"
-        return "broken", f"the parts named above are not to be trusted; the others are sound ({path})"
+        return "broken", f"do not trust the parts named above; the others are sound ({path})"
     if known.newest is None and find_checkpoints(path):
         return "broken", "no checkpoint can be used; remove them, and resume starts from the first epoch"
     if "files" in wrong:
-        return "broken", "resume writes regular files alone; put a copy of what the links lead to in their place"
+        return "broken", "resume writes regular files only; replace the links by copies of their targets"
     if "given" in wrong:
         return "broken", f"restore {known.run.given_policy}, the policy file that the run was given"
     if "metrics" in wrong:
