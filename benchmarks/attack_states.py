@@ -249,11 +249,9 @@ def _impossible_search(state: dict[str, Any], draw: random.Random, metrics: byte
 
 
 def _impossible_rest(state: dict[str, Any], draw: random.Random, metrics: bytes) -> None:
-    match draw.choice(["samples", "held_out", "policy", "more", "variance", "count", "fused", "sha"]):
+    match draw.choice(["samples", "policy", "more", "variance", "count", "fused", "sha"]):
         case "samples":
             state["data"]["samples"] = draw.choice([0, -1, 1 << 50])
-        case "held_out":
-            state["data"]["held_out"] = draw.choice([-1, 1, state["data"]["samples"], 1 << 40])
         case "policy":
             state["policy"] = "x" if state["policy"] else "0" * 64
         case "more":

@@ -75,7 +75,7 @@ def run_state(config: Config = CONFIG) -> dict[str, Any]:
         "search": search(config).state_dict() if config.searches else None,
         "resumes": 0,
         "metrics_sha256": hashlib.sha256().hexdigest(),
-        "data": {"hash": "0" * 64, "samples": 60, "held_out": 0},
+        "data": {"hash": "0" * 64, "samples": 60},
         "policy": "",
     }
 

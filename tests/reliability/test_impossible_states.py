@@ -84,7 +84,6 @@ CHANGES = {
     "half a line of metrics": knowing(lambda metrics: len(metrics) - 10),
     "no metrics by another checksum": lambda state, metrics: state["position"].update(metrics_bytes=0),
     "fewer samples than were seen": of("data", samples=20),
-    "samples held out by nobody": of("data", held_out=20),
     "a search that is over": of("search", frozen=True),
     "a search of another epoch": of("search", epoch=1),
     "a search of no epoch": of("search", epoch=0),

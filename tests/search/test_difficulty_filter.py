@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import asdict, replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -299,7 +300,7 @@ def test_a_step_records_the_difficulty_that_was_wanted():
 def test_strength_settles_without_swinging_whatever_augmentation_does_to_the_loss(harder, learned, epochs):
     strengths = steered(pa.DifficultyFilter(), epochs, lambda strength, epoch: (learned + harder * strength, 1.0))
     settled = strengths[epochs // 2 : int(0.75 * epochs)]
-    assert all(later <= earlier for earlier, later in zip(settled, settled[1:])), "it falls with the wanted difficulty"
+    assert all(later <= earlier for earlier, later in pairwise(settled)), "it falls with the wanted difficulty"
 
 
 def test_noise_of_the_held_out_loss_moves_strength_little():

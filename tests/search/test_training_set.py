@@ -34,7 +34,7 @@ def epochs_of(search, read):
 
 
 def check_epochs(search, found):
-    """Others stand in for held-out samples in the first eight epochs, and all samples are themselves in the last two."""
+    """Others stand in for held-out samples in the first eight epochs, and each sample has its place in the last two."""
     out, stood_in = held_out(search), []
     for epoch, ids in found.items():
         assert len(ids) == 48

@@ -34,7 +34,7 @@ def state(number=0):
         "search": None,
         "resumes": number,
         "metrics_sha256": hashlib.sha256().hexdigest(),
-        "data": {"hash": "0" * 64, "samples": 60, "held_out": 0},
+        "data": {"hash": "0" * 64, "samples": 60},
         "policy": "",
     }
 

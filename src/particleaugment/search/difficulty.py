@@ -7,13 +7,13 @@ harder, it wastes capacity on augmentation. So one number is steered, the streng
    held-out samples, plain. Training knows the first; the second takes one small forward pass, and is averaged over a
    twentieth of training;
 2. *error*: the logarithm of wanted over measured difficulty, clipped to [-1, 1];
-3. *update*: strength grows or shrinks by a factor, whose logarithm is the error times ``speed`` over the number of steps;
+3. *update*: strength changes by a factor, whose logarithm is the error times ``speed`` over the number of steps;
 4. *brake*: where the training loss has fallen less than its time has passed, the run is too short to learn under
    augmentation, and strength falls at once; see :func:`lag`.
 
-Only the held-out loss is averaged: it is noisy and hardly depends on today's strength. The training loss follows strength
-at once, and averaging it would make strength overshoot. And it follows in proportion, about linearly from a small value
-at strength 0, so a factor has the same effect at every strength, where a fixed amount would make low strengths swing.
+Only the held-out loss is averaged: it is noisy, and hardly depends on current strength. The training loss responds to
+strength at once, and averaging it would make strength overshoot. The response is about linear, so a factor has the same
+effect at every strength, where a fixed amount would make low strengths oscillate.
 
 The wanted difficulty falls over training. Early on, every policy has a difficulty near 1, since both losses are near
 chance; later, a network that never sees a sample unchanged still learns its training samples better than new ones.

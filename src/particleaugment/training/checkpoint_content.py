@@ -78,7 +78,7 @@ def check_content(state: Any, size: int) -> None:
         config = Config.from_json(state["config"])
     except ConfigError as error:
         raise ContentError(f"its field config is not sound: {error}") from None
-    check_data(state["data"], config)
+    check_data(state["data"])
     check_position(state["position"], state["data"], config)
     if not state["position"]["metrics_bytes"] and state["metrics_sha256"] != _OF_NOTHING:
         raise ContentError("its field metrics_sha256 must be the checksum of nothing, since there are no metrics yet")

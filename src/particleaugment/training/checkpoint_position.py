@@ -44,18 +44,13 @@ def whole(name: str, value: Any, least: int, most: int, what: str = "") -> int:
     return value
 
 
-def check_data(data: Mapping[str, Any], config: Config) -> None:
-    """Check how a checkpoint names its data: a hash, how many samples they have, and how many of these are held out."""
-    if data.keys() != {"hash", "samples", "held_out"}:
-        raise ContentError("data must have the fields hash, held_out, samples")
+def check_data(data: Mapping[str, Any]) -> None:
+    """Check how a checkpoint names its data: a hash, and how many samples they have."""
+    if data.keys() != {"hash", "samples"}:
+        raise ContentError("data must have the fields hash, samples")
     if not is_hash(data["hash"]):
         raise ContentError("data.hash must be a hash of the data")
-    samples = whole("data.samples", data["samples"], 1, _MOST_SAMPLES)
-    filter = config.filter if config.searches else None
-    if filter is None or not filter.held_out_of(samples):
-        whole("data.held_out", data["held_out"], 0, 0, "since the run holds no samples out")
-    else:
-        whole("data.held_out", data["held_out"], 2, samples - 1)
+    whole("data.samples", data["samples"], 1, _MOST_SAMPLES)
 
 
 def data_named(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,7 +75,7 @@ def check_position(position: Mapping[str, Any], data: Mapping[str, Any], config:
     phase, loss_sum = position["phase"], position["loss_sum"]
     if phase not in _PHASES:
         raise ContentError(f"position.phase must be one of {', '.join(_PHASES)}")
-    over, batches = epoch > epochs, batch_count(_trained_in(epoch, data, config), config.training.batch_size)
+    over, batches = epoch > epochs, batch_count(data["samples"], config.training.batch_size)
     if over and phase != "train":
         raise ContentError("position.phase must be train, since the last epoch is over")
     most = 0 if over else batches
@@ -91,12 +86,6 @@ def check_position(position: Mapping[str, Any], data: Mapping[str, Any], config:
         raise ContentError("position.loss_sum must be a finite number, not negative and below 1e30")
     if loss_sum and not batch:
         raise ContentError("position.loss_sum must be 0 before the first batch")
-
-
-def _trained_in(epoch: int, data: Mapping[str, Any], config: Config) -> int:
-    """Return how many samples an epoch trains on."""
-    held_out = config.searches and config.filter.holds_out_in(epoch, config.training.epochs)
-    return int(data["samples"] - data["held_out"] * held_out)
 
 
 def _every(every: int | str, data: Mapping[str, Any], config: Config) -> int:

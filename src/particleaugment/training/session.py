@@ -295,9 +295,8 @@ class Session:
 
     @cached_property
     def _data(self) -> dict[str, Any]:
-        """The data as checkpoints name them: which they are, and how many are trained on follows from the numbers."""
-        held_out = 0 if self.search is None else len(self.samples) - self.search.division.places
-        return {"hash": self._data_identity, "samples": len(self.samples), "held_out": held_out}
+        """The data as checkpoints name them."""
+        return {"hash": self._data_identity, "samples": len(self.samples)}
 
     def _read_checkpoint(self) -> dict[str, Any] | None:
         classes = None if self.search is None else self.search.division.fingerprint
