@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 from mutations import payload_of, run_state, sealed
-from runs import StopAfter, command, finish, on_few, result
+from runs import StopAfter, command, finish, leave_out_report, on_few, result
 
 from particleaugment.runs.verify import verify
 from particleaugment.training.checkpoint import CheckpointError, find_checkpoints, last_good, load_checkpoint
@@ -21,7 +21,7 @@ def folders(tmp_path_factory, few_digits):
     """A run that was stopped in its third epoch, with two checkpoints, and one that was left alone."""
     made = tmp_path_factory.mktemp("runs")
     with on_few(few_digits) as patch:
-        patch.setattr("particleaugment.report.page.write_report", lambda run: None)
+        leave_out_report(patch)
         finish(made / "stopped", stop=StopAfter(18))
         finish(made / "undisturbed")
     return made
