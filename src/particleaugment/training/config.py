@@ -148,7 +148,7 @@ class Config:
             raise ConfigError(str(error)) from None
         if not isinstance(data, dict) or data.pop("version", None) != VERSION:
             raise ConfigError(f"not a configuration of version {VERSION}")
-        kinds = _hints(cls)
+        kinds = kinds_of(cls)
         settings: dict[str, Any] = {}
         for name, value in data.items():
             if name == "filter":
