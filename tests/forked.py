@@ -60,7 +60,7 @@ class Forked:
             self.returncode = _answer(self.pid)
         return self.returncode
 
-    def communicate(self, timeout):
+    def communicate(self, timeout=600):
         limit = time.monotonic() + timeout
         while self.poll() is None:
             if time.monotonic() > limit:

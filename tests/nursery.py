@@ -3,6 +3,7 @@
 Reads lines of JSON, each a command to start, answered with a process id, or a process id, answered with its exit code.
 """
 
+import contextlib
 import importlib
 import json
 import os
@@ -13,6 +14,12 @@ import torch._dynamo  # noqa: F401  every optimizer imports it
 
 import particleaugment.cli.main
 import particleaugment.runs.train  # noqa: F401
+
+for drawing in ("matplotlib.figure", "matplotlib.pyplot", "matplotlib.backends.backend_svg"):
+    importlib.import_module(drawing)
+for optional in ("numba", "torch.utils.tensorboard"):
+    with contextlib.suppress(ImportError):
+        importlib.import_module(optional)
 
 
 def become(command):

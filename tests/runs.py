@@ -57,10 +57,16 @@ def tiny(few_digits):
         yield
 
 
+def leave_out_report(patch):
+    """Draw nothing at the end of runs: the report and TensorBoard's figure take longer than a tiny one."""
+    patch.setattr("particleaugment.report.page.write_report", lambda run: run.path / "report.html")
+    patch.setattr("particleaugment.report.tensorboard.EventWriter.log_figure", lambda events, epochs, policy: None)
+
+
 @pytest.fixture
 def no_report(monkeypatch):
-    """The report has its own tests and takes longer than a tiny run."""
-    monkeypatch.setattr("particleaugment.report.page.write_report", lambda run: run.path / "report.html")
+    """Reports and figures have their own tests."""
+    leave_out_report(monkeypatch)
 
 
 def config_of(*assignments):

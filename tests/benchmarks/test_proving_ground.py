@@ -4,12 +4,12 @@ import doctest
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from forked import Forked
 
 from particleaugment.training.build import resolve
 from particleaugment.training.config import Config
@@ -29,15 +29,14 @@ SHORT = ("--set", "model=wrn-10-1", "--set", "epochs=3", "--set", "evaluate_ever
 
 
 def start(tmp_path, *options):
-    command = [sys.executable, str(ROOT / "benchmarks" / "proving_ground.py"), "--data", str(tmp_path / "data")]
-    command += ["--results", str(tmp_path / "runs.json"), "--runs", str(tmp_path / "runs"), *options]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    places = ["--data", tmp_path / "data", "--results", tmp_path / "runs.json", "--runs", tmp_path / "runs"]
+    return Forked(ROOT / "benchmarks" / "proving_ground.py", *places, *options)
 
 
 def finish(tmp_path, *options):
     process = start(tmp_path, *options)
-    output, _ = process.communicate(timeout=300)
-    return process.returncode, output
+    output, errors = process.communicate(timeout=300)
+    return process.returncode, output + errors
 
 
 def test_examples():

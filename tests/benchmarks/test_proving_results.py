@@ -2,11 +2,11 @@
 
 import doctest
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from forked import Forked
 from proving import make_run
 
 ROOT = Path(__file__).parents[2]
@@ -60,9 +60,9 @@ def test_processes_may_add_runs_at_the_same_time(tmp_path):
         "from pathlib import Path\nfrom proving import make_run\nfrom proving_results import add_run\n"
         "for seed in range(8): add_run(Path(sys.argv[3]), make_run(arm=sys.argv[4], seed=seed))"
     )
-    words = [sys.executable, "-c", code, str(ROOT / "benchmarks"), str(ROOT / "tests"), str(tmp_path / "runs.json")]
-    started = [subprocess.Popen([*words, arm]) for arm in ("a", "b")]
-    assert [process.wait(120) for process in started] == [0, 0]
+    words = ["-c", code, ROOT / "benchmarks", ROOT / "tests", tmp_path / "runs.json"]
+    started = [Forked(*words, arm) for arm in ("a", "b")]
+    assert [process.communicate()[1] for process in started] == ["", ""]
     assert len(load_runs(tmp_path / "runs.json")) == 16
     assert [path.name for path in tmp_path.iterdir()] == ["runs.json"]
 

@@ -231,7 +231,7 @@ def test_nothing_is_left_running(tmp_path):
         ["-c", "import time; time.sleep(60)"], tmp_path / "run"
     )
     end_processes()
-    assert process.wait(timeout=10) == -signal.SIGTERM
+    assert process.wait(timeout=55) == -signal.SIGTERM
 
 
 def test_what_cannot_be_checked_out_is_refused(tmp_path):

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from runs import StopAfter
+from runs import StopAfter, leave_out_report
 from toy import search_of
 from typer.testing import CliRunner
 
@@ -28,7 +28,7 @@ def small_runs(monkeypatch):
     data = load_digits()
     few = {name: getattr(data, name)[:60] for name in ("train_images", "train_labels", "test_images", "test_labels")}
     monkeypatch.setattr("particleaugment.training.build.load_data", lambda *_, **__: replace(data, **few))
-    monkeypatch.setattr("particleaugment.report.page.write_report", lambda run: run.path / "report.html")
+    leave_out_report(monkeypatch)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -109,9 +109,8 @@ def test_killed_extended_stopped_and_continued(tmp_path):
 
 def test_a_closed_output_saves_all_runs(tmp_path):
     folder = ComparisonFolder(tmp_path / "c")
-    process = compare(
-        folder.path, "--arms", "none,trivialaugment", "--seeds", "0", settings=["epochs=1000", "evaluate_every=1"]
-    )
+    settings = ["epochs=1000", "evaluate_every=1", "train_size=200"]
+    process = compare(folder.path, "--arms", "none,trivialaugment", "--seeds", "0", settings=settings)
     process.stdout.readline()
     process.stdout.close()
     errors = process.stderr.read()
@@ -129,7 +128,7 @@ def test_a_closed_output_saves_all_runs(tmp_path):
 def test_a_failing_arm_is_reported_and_the_others_go_on(tmp_path):
     folder = ComparisonFolder(tmp_path / "c")
     arguments = ["--arms", "steep:policy=none,learning_rate=1e30,none", "--seeds", "0", "--jobs", "2"]
-    settings = ["epochs=1", "batch_size=256"]
+    settings = ["epochs=1", "batch_size=256", "train_size=512"]
     code, output, errors = end(compare(folder.path, *arguments, settings=settings))
     assert (code, errors) == (1, "")
     steep, none = folder.read().runs
@@ -181,9 +180,10 @@ def sleepers(tmp_path):
     folder = ComparisonFolder(tmp_path / "c")
     records = [RunRecord(arm="none", seed=seed, epochs=4) for seed in range(5)]
 
-    def start(record):
+    def start(record, seconds=0.2):
         run = folder.open_run(record, ARMS["none"].config(base, record.seed))
-        code = f"import time; print('line of {record.seed}'); time.sleep(0.2); raise SystemExit({record.seed % 2})"
+        said, code = f"line of {record.seed}", record.seed % 2
+        code = f"import time; print('{said}', flush=True); time.sleep({seconds}); raise SystemExit({code})"
         log = tmp_path / f"{record.seed}.log"
         with open(log, "wb") as output:
             process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=output)
@@ -213,12 +213,16 @@ def test_an_error_leaves_no_process_behind(sleepers):
     records, start = sleepers
     children = []
 
+    def start_and_note(record):
+        children.append(start(record, seconds=LIMIT))
+        return children[-1]
+
     def fail(running):
-        children.extend(running)
-        raise KeyboardInterrupt
+        if len(running) == 3:
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_children(records, lambda: 3, Stop(), start=start, ended=lambda child, code: None, watch=fail)
+        run_children(records, lambda: 3, Stop(), start=start_and_note, ended=lambda child, code: None, watch=fail)
     assert len(children) == 3
     assert all(child.process.poll() is not None for child in children)
 

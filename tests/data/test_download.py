@@ -6,12 +6,12 @@ import os
 import re
 import socket
 import subprocess
-import sys
 import tarfile
 import threading
 from dataclasses import replace
 
 import pytest
+from forked import Forked
 from test_cifar import SMALL, make_folder
 
 from particleaugment.data.cifar import CIFAR10, read_cifar
@@ -394,12 +394,9 @@ def test_a_full_disk_is_told_while_unpacking(server, packed, tmp_path, monkeypat
 
 
 def command(*arguments, **environment):
-    return subprocess.run(
-        [sys.executable, "-m", "particleaugment", "data", *arguments],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
-    )
+    process = Forked("-m", "particleaugment", "data", *arguments, environment=environment)
+    output, errors = process.communicate()
+    return subprocess.CompletedProcess(arguments, process.returncode, output, errors)
 
 
 def test_the_command_names_the_data_sets(tmp_path):

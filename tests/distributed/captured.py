@@ -1,4 +1,4 @@
-"""What torchrun starts in test_rank_captures.py: trainees of whole steps on every rank, on the CPU and over gloo."""
+"""What the ranks of test_rank_captures.py run: trainees of whole steps on every rank, on the CPU and over gloo."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What torchrun starts in test_ranks.py: small checks on every rank, whose findings rank 0 writes to a file."""
+"""What the ranks of test_ranks.py run: small checks on every rank, whose findings rank 0 writes to a file."""
 
 import hashlib
 import os

@@ -1,4 +1,4 @@
-"""Lightning's Trainer on two ranks, for test_rank_loops.py: started by torchrun, or starting processes itself.
+"""Lightning's Trainer on two ranks, for test_rank_loops.py: started as by torchrun, or starting processes itself.
 
 torchrun --nproc-per-node 2 tests/distributed/lightning_loops.py launched FOLDER
 python tests/distributed/lightning_loops.py spawned FOLDER

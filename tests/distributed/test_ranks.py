@@ -1,4 +1,4 @@
-"""Real ranks under torchrun, connected by gloo: what they share out comes together as if one process had done it."""
+"""Real ranks, connected by gloo: what they share out comes together as if one process had done it."""
 
 import subprocess
 from dataclasses import replace
@@ -8,7 +8,7 @@ import checks
 import pytest
 import torch
 from checks import CHECKS
-from launch import end, ending, torchrun
+from launch import ranks_together
 
 from particleaugment.recipes import get_recipe
 from particleaugment.trainee.ranks import Ranks
@@ -21,9 +21,7 @@ def findings(tmp_path_factory, request):
     folder = tmp_path_factory.mktemp("findings")
     found = {1: {check.__name__: check(Ranks()) for check in CHECKS}}
     for ranks in request.param:
-        process = torchrun(checks.__file__, folder / f"{ranks}.pt", ranks=ranks)
-        with ending(process):
-            code, _, errors = end(process)
+        code, _, errors = ranks_together(checks.__file__, folder / f"{ranks}.pt", ranks=ranks)
         assert code == 0, errors
         found[ranks] = torch.load(folder / f"{ranks}.pt")
     return found

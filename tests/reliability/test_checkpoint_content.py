@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 from mutations import payload_of, run_state, sealed
-from runs import StopAfter, command, finish, on_few, result
+from runs import StopAfter, command, finish, leave_out_report, on_few, result
 
 from particleaugment.runs.verify import verify
 from particleaugment.training.checkpoint import CheckpointError, find_checkpoints, last_good, load_checkpoint
@@ -21,7 +21,7 @@ def folders(tmp_path_factory, few_digits):
     """A run that was stopped in its third epoch, with two checkpoints, and one that was left alone."""
     made = tmp_path_factory.mktemp("runs")
     with on_few(few_digits) as patch:
-        patch.setattr("particleaugment.report.page.write_report", lambda run: None)
+        leave_out_report(patch)
         finish(made / "stopped", stop=StopAfter(18))
         finish(made / "undisturbed")
     return made
@@ -133,10 +133,10 @@ def test_wrong_contents_are_found(name, folders, tmp_path):
     run = shutil.copytree(folders / "stopped", tmp_path / "run")
     older, newest = find_checkpoints(run)
     spoil(newest, CHANGES[name])
-    start, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(CheckpointError, match=re.escape(str(newest))) as caught:
         load_checkpoint(newest)
-    assert time.monotonic() - start < 2
+    assert time.process_time() - start < 2
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000, "no memory is spent on it"
     assert "\n" not in str(caught.value)
     assert last_good(run) == f"the last good checkpoint is {older}"
@@ -174,10 +174,10 @@ def test_no_checkpoint_is_good(name, folders, tmp_path, tiny):
 def refused(tmp_path, state):
     path = tmp_path / "checkpoint-00000000.pt"
     path.write_bytes(sealed(payload_of(state)))
-    start = time.monotonic()
+    start = time.process_time()
     with pytest.raises(CheckpointError) as caught:
         load_checkpoint(path)
-    assert time.monotonic() - start < 3
+    assert time.process_time() - start < 3
     return str(caught.value)
 
 

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 from mutations import payload_of, sealed
-from runs import StopAfter, command, finish, on_few, result
+from runs import StopAfter, command, finish, leave_out_report, on_few, result
 
 from particleaugment.runs.verify import verify
 from particleaugment.training.checkpoint import find_checkpoints, load_checkpoint
@@ -16,7 +16,7 @@ FILTER = ("filter=difficulty", "every=1")
 def folders(tmp_path_factory, few_digits):
     made = tmp_path_factory.mktemp("runs")
     with on_few(few_digits) as patch:
-        patch.setattr("particleaugment.report.page.write_report", lambda run: None)
+        leave_out_report(patch)
         finish(made / "stopped", *FILTER, stop=StopAfter(12))
         finish(made / "whole", *FILTER)
     return made

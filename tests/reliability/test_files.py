@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from mutations import CONFIG, FORMATS, RAW, mutations, payload_of, run_state, sealed
-from runs import command, config_of, finish, on_few
+from runs import command, config_of, finish, leave_out_report, on_few
 
 from particleaugment.training.checkpoint import find_checkpoints, load_checkpoint, load_latest
 from particleaugment.training.config import ConfigError
@@ -24,7 +24,7 @@ def ended(tmp_path_factory, few_digits):
     """The folder of a run that was killed just before it wrote its weights."""
     path = tmp_path_factory.mktemp("runs") / "ended"
     with on_few(few_digits) as patch:
-        patch.setattr("particleaugment.report.page.write_report", lambda run: None)
+        leave_out_report(patch)
         finish(path, "epochs=2")
     (path / "model.safetensors").unlink()
     return path

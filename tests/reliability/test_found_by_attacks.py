@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from mutations import payload_of, run_state, sealed
-from runs import StopAfter, command, finish, on_few, result
+from runs import StopAfter, command, finish, leave_out_report, on_few, result
 
 import particleaugment as pa
 from particleaugment.runs.verify import verify
@@ -43,7 +43,7 @@ def folders(tmp_path_factory, few_digits):
     pa.RandAugment(n=2, m=5).save(made / "policy.json")
     given = f"policy=file:{made / 'policy.json'}"
     with on_few(few_digits) as patch:
-        patch.setattr("particleaugment.report.page.write_report", lambda run: None)
+        leave_out_report(patch)
         finish(made / "learned", stop=StopAfter(18))
         finish(made / "given", given, stop=StopAfter(9))
         finish(made / "undisturbed", given)

@@ -6,7 +6,7 @@ import re
 
 import pytest
 import torch
-from runs import TINY_OPTIONS, command, finish, result, session_of, timeless
+from runs import TINY_OPTIONS, command, finish, leave_out_report, result, session_of, timeless
 
 from particleaugment.trainee.eager import EagerTrainee
 from particleaugment.trainee.learner import Learner, NonFiniteLoss
@@ -75,7 +75,7 @@ def test_a_network_that_is_not_finite_reaches_no_checkpoint(tiny, no_report, tmp
 @pytest.mark.parametrize("spoiled", ["clone", "before", "after"])
 def test_a_filter_step_is_passed_over_counted_and_reported(spoiled, tiny, tmp_path, monkeypatch):
     if spoiled != "clone":
-        monkeypatch.setattr("particleaugment.report.page.write_report", lambda run: None)  # it takes seconds
+        leave_out_report(monkeypatch)
     train, measure, done = EagerTrainee.train, EagerTrainee.measure, []
 
     def training(self, policy, ids, epoch_key, *, phase="train", **options):

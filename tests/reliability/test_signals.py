@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from runs import TINY_OPTIONS, command, finish, on_few, result
+from runs import TINY_OPTIONS, command, finish, leave_out_report, on_few, result
 
 from particleaugment.policies import parse
 from particleaugment.report import page
@@ -24,7 +24,7 @@ SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids
 def undisturbed(tmp_path_factory, few_digits):
     path = tmp_path_factory.mktemp("runs") / "whole"
     with on_few(few_digits) as patch:
-        patch.setattr("particleaugment.report.page.write_report", lambda run: run.path / "report.html")
+        leave_out_report(patch)
         finish(path)
     return result(path)
 
@@ -123,7 +123,8 @@ def test_the_second_signal_gives_the_code():
 @pytest.mark.parametrize("both", [False, True], ids=["stdout", "stdout and stderr"])
 def test_a_closed_output_saves(tmp_path, both):
     path = tmp_path / "my run"
-    settings = ["--set", "epochs=1000", "--set", "evaluate_every=1", "--set", "policy=none", "--set", "device=cpu"]
+    chosen = ("epochs=1000", "evaluate_every=1", "policy=none", "train_size=200", "device=cpu")
+    settings = [word for setting in chosen for word in ("--set", setting)]
     command_line = ["train", "digits", "--out", path, *settings, "--checkpoint-seconds", "1000"]
     process = subprocess.Popen(
         [sys.executable, "-m", "particleaugment", *map(str, command_line)],

@@ -143,11 +143,11 @@ def test_size_and_time_to_write(tmp_path):
             file.write(json.dumps(record) + "\n")
     schedule(epochs).save(run.policy)
     write_report(run)  # the first one also imports matplotlib
-    start = time.perf_counter()
+    start = time.process_time()
     path = write_report(run)
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     assert path.stat().st_size < 5_000_000
-    assert seconds < 2.0 * epochs / 100 * 2, "twice the allowance, for a busy machine"
+    assert seconds < 2.0 * epochs / 100 * 2, "processor time; twice the allowance, since others may use the caches"
 
 
 def test_nothing_to_report_yet(tmp_path):

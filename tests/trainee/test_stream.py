@@ -77,11 +77,6 @@ def pictures(made, tmp_path):
     return root
 
 
-@pytest.fixture
-def no_report(monkeypatch):
-    monkeypatch.setattr("particleaugment.report.page.write_report", lambda run: run.path / "report.html")
-
-
 def config_of(root, *assignments, recipe="imagenet-resnet50"):
     return get_recipe(recipe).override(["filter=paper", f"data_dir={root}", *TINY, *assignments])
 
@@ -239,7 +234,7 @@ def start(*arguments):
 
 
 def group_is_gone(process):
-    limit = time.monotonic() + 10
+    limit = time.monotonic() + LIMIT
     while time.monotonic() < limit:
         try:
             os.killpg(process.pid, 0)

@@ -196,7 +196,7 @@ def test_a_run_that_follows_the_gap_goes_on_where_it_was(tiny, no_report, tmp_pa
 
 def test_an_image_that_is_left_over_does_not_end_a_run(tiny, no_report, tmp_path):
     """Batch norm sees one pixel an image in the end, and refuses to train on one image."""
-    settings = (*GAP, "model=resnet-18", "batch_size=7", "epochs=2")
+    settings = (*GAP, "model=resnet-18", "batch_size=7", "epochs=1")
     assert finish(tmp_path / "whole", *settings)[1]
     assert not finish(tmp_path / "stopped", *settings, stop=StopAfter(6))[1]
     assert finish(tmp_path / "stopped")[1]

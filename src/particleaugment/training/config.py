@@ -6,6 +6,7 @@ import json
 import typing
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -147,7 +148,7 @@ class Config:
             raise ConfigError(str(error)) from None
         if not isinstance(data, dict) or data.pop("version", None) != VERSION:
             raise ConfigError(f"not a configuration of version {VERSION}")
-        kinds = typing.get_type_hints(cls)
+        kinds = kinds_of(cls)
         settings: dict[str, Any] = {}
         for name, value in data.items():
             if name == "filter":
@@ -190,8 +191,13 @@ def _made(kind: Callable[..., Made], settings: dict[str, Any]) -> Made:
 
 def kinds_of(section: type) -> dict[str, Any]:
     """Return the type of each setting of a section, or of a filter."""
-    hints = typing.get_type_hints(section)
+    hints = _hints(section)
     return {field.name: hints[field.name] for field in fields(section)}
+
+
+@cache
+def _hints(section: type) -> dict[str, Any]:
+    return typing.get_type_hints(section)
 
 
 def settings_of(config: Config) -> dict[str, Any]:
