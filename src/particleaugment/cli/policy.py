@@ -76,9 +76,9 @@ def add_commands(app: typer.Typer, clear_errors: Callable[[], AbstractContextMan
 
             policy, found = import_policy(file, source.value, name)
             note = (
-                f"{shortened(found)}: {len(policy.sub_policies)} sub-policies, semantics {policy.semantics}. The published code "
-                "resamples to the nearest pixel and fills with black: apply the policy with resample='nearest' and "
-                "fill=(0, 0, 0) to do the same."
+                f"{shortened(found)}: {len(policy.sub_policies)} sub-policies, semantics {policy.semantics}. The "
+                "published code resamples to the nearest pixel and fills with black: apply the policy with "
+                "resample='nearest' and fill=(0, 0, 0) to do the same."
             )
             _write(document(policy), note, out)
 

@@ -94,8 +94,8 @@ def import_policy(path: str | Path, source: str, name: str | None = None) -> Imp
     _check_decorators(path, source, name, lists[name].decorators)
     if len(lists[name].value) > _LONGEST_LIST:
         raise ValueError(
-            f"{shortened(name)} of {path} has {len(lists[name].value):,} sub-policies, and at most {_LONGEST_LIST:,} are read; "
-            "take fewer"
+            f"{shortened(name)} of {path} has {len(lists[name].value):,} sub-policies, and at most {_LONGEST_LIST:,} "
+            "are read; take fewer"
         )
     form = FORMATS[source]
     steps = [[_step(step, form) for step in sub_policy] for sub_policy in lists[name].value]
