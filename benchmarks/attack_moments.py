@@ -15,8 +15,6 @@ from unittest.mock import patch
 
 from attack_sandbox import Finding, Sandbox
 
-from particleaugment.util import atomic
-
 OPERATIONS = ("open", "fsync", "replace")
 ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EMFILE, errno.EACCES)
 
@@ -41,7 +39,7 @@ def _jumping(draw: random.Random) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _at(operation: str, number: int, act: Callable[[], None]) -> Iterator[None]:
-    """Do something before the n-th operation on files that the one way of writing has."""
+    """Do something before the n-th of such operations on files."""
     real, left = getattr(os, operation), [number]
 
     def acting(*given: Any, **named: Any) -> Any:
@@ -50,7 +48,7 @@ def _at(operation: str, number: int, act: Callable[[], None]) -> Iterator[None]:
             act()
         return real(*given, **named)
 
-    with patch.object(atomic.os, operation, acting):
+    with patch.object(os, operation, acting):
         yield
 
 

@@ -1,6 +1,6 @@
 """Thousands of random attacks on run folders, their files, their data and the engine; each must come to nothing.
 
-    python benchmarks/attacks.py --seconds 480
+    python benchmarks/attacks.py --seconds 780
 
 The classes of attacks share the time equally. An attack copies a sound run, changes something in it, and lets
 real commands and functions have it, in a forked process. Reported is whatever hangs, takes much memory, ends in a
@@ -93,7 +93,7 @@ def attack_class(name: str, seconds: float, most: int, seed: int, workshop: Work
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=480, help="time for all classes together")
+    parser.add_argument("--seconds", type=float, default=780, help="time for all classes together")
     parser.add_argument("--most", type=int, default=1000, help="attacks per class, at most")
     parser.add_argument("--classes", default=",".join(CLASSES), help="classes of attacks, separated by commas")
     parser.add_argument("--kinds", default=",".join(KINDS), help="kinds of runs to attack, separated by commas")

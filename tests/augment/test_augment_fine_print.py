@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -81,6 +82,34 @@ def test_threads_never_draw_the_same_ids():
     drawn = torch.cat(found)
     assert len(drawn.unique()) == len(drawn) == 8 * 300 * 3
     assert augment.counter == len(drawn)
+
+
+class Slow:
+    """Numbers that take their time to be read, so that threads that do not wait for each other read the same."""
+
+    def __init__(self, numbers):
+        self.numbers = numbers
+
+    def __getitem__(self, place):
+        value = self.numbers[place]
+        time.sleep(0.0005)
+        return value
+
+    def __setitem__(self, place, value):
+        self.numbers[place] = value
+
+
+def test_threads_wait_for_each_other():
+    augment, found = pa.Augment("trivial"), []
+    augment._live._look = Slow(augment._live._look)
+    threads = [
+        threading.Thread(target=lambda: found.extend(augment._live.next_id() for _ in range(20))) for _ in "abcd"
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == list(range(80))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")

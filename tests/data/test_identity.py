@@ -90,6 +90,16 @@ def test_a_file_that_is_gone_or_a_pipe(pictures):
         data_identity(data, 0)
 
 
+def test_the_last_of_many_images_in_memory_counts(pictures):
+    data = load_folder(pictures, 16, quiet=True)
+    images = torch.zeros(4200, *data.train_images.shape[1:], dtype=torch.uint8)
+    many = replace(data, train_images=images, train_labels=torch.arange(4200) % len(data.classes))
+    for number in (0, 1000, 4095, 4096, 4199):
+        changed = images.clone()
+        changed[number, 0, 1, 1] = 1
+        assert data_identity(replace(many, train_images=changed), 0) != data_identity(many, 0)
+
+
 def test_every_pixel_in_memory_counts(pictures):
     data = load_folder(pictures, 16, quiet=True)
     before = data_identity(data, 0)

@@ -90,6 +90,10 @@ def test_metadata_that_are_missing(file, name):
     assert f"its metadata lack {name}" in refused(file)
 
 
+def variances(weights):
+    return next(tensor for name, tensor in weights.items() if name.endswith("running_var"))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -97,6 +101,7 @@ def test_metadata_that_are_missing(file, name):
         (lambda weights: weights.update(more=torch.zeros(1)), "the tensor more is not one of the network"),
         (lambda weights: weights.update({"head.bias": torch.zeros(2).half()}), "got torch.float16 of shape (2,)"),
         (lambda weights: weights["head.bias"].fill_(torch.nan), "head.bias holds numbers that are not finite"),
+        (lambda weights: variances(weights).fill_(-1.0), "running_var holds numbers below 0"),
     ],
 )
 def test_tensors_that_are_not_the_networks(file, change, message):

@@ -205,6 +205,30 @@ def test_as_many_as_are_read(tmp_path):
     assert len(str(caught.value)) < 400
 
 
+LONG = "n" * 5000
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (f"{LONG} = [[('Rotate', 0.7, 0.9)]]", "other"),
+        (f"{LONG} = [[('Rotate', 0.7, 0.9)]]", "m" * 5000),
+        ("".join(f"{LONG}{number} = [[('Rotate', 0.7, 0.9)]]\n" for number in range(25)), None),
+        (f"{LONG} = [[('Rotate', 70, 0.9)]]", None),
+        (f"x = [[('{LONG}', 0.7, 0.9)]]", None),
+        (f"{LONG} = [" + "[('Rotate', 0.7, 0.9)]," * 10_001 + "]", None),
+        (f"@{LONG}\ndef {LONG}x():\n    return [[('Rotate', 0.7, 0.9)]]", None),
+    ],
+)
+def test_long_names_make_no_long_message(tmp_path, text, name):
+    file = tmp_path / "archive.py"
+    file.write_text(text)
+    source = "fast-autoaugment"
+    with pytest.raises(ValueError, match=r"archive\.py|nnn") as caught:
+        import_policy(file, source, name)
+    assert len(str(caught.value)) < 2000
+
+
 def test_no_name_is_looked_for_among_too_many():
     names = [f"name{number}" for number in range(50_000)]
     assert seconds(lambda: nearest_name("name1234x", names)) < 1

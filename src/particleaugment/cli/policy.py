@@ -12,6 +12,7 @@ import typer
 
 from particleaugment.util.atomic import write_atomically
 from particleaugment.util.output import say
+from particleaugment.util.shown import shortened
 
 __all__ = ["Epoch", "add_commands"]
 
@@ -75,9 +76,9 @@ def add_commands(app: typer.Typer, clear_errors: Callable[[], AbstractContextMan
 
             policy, found = import_policy(file, source.value, name)
             note = (
-                f"{found}: {len(policy.sub_policies)} sub-policies, semantics {policy.semantics}. The published code "
-                "resamples to the nearest pixel and fills with black: apply the policy with resample='nearest' and "
-                "fill=(0, 0, 0) to do the same."
+                f"{shortened(found)}: {len(policy.sub_policies)} sub-policies, semantics {policy.semantics}. The "
+                "published code resamples to the nearest pixel and fills with black: apply the policy with "
+                "resample='nearest' and fill=(0, 0, 0) to do the same."
             )
             _write(document(policy), note, out)
 

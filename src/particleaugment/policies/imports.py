@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 from particleaugment.policies.subpolicies import SubPolicies
 from particleaugment.util.hints import nearest_name
 from particleaugment.util.reading import read_file
+from particleaugment.util.shown import shortened
+from particleaugment.util.strict_json import clipped
 
 __all__ = ["FORMATS", "Imported", "import_policy"]
 
@@ -88,26 +90,30 @@ def import_policy(path: str | Path, source: str, name: str | None = None) -> Imp
         name = next(iter(lists))
     if name not in lists:
         hint = nearest_name(name, lists) or (f"; it holds {_first_names(lists)}" if lists else "")
-        raise ValueError(f"{name!r} of {path} is not a {_WANTED}{hint or '; copy it into a file of its own'}")
+        raise ValueError(
+            f"{shortened(name)!r} of {path} is not a {_WANTED}{hint or '; copy it into a file of its own'}"
+        )
     _check_decorators(path, source, name, lists[name].decorators)
     if len(lists[name].value) > _LONGEST_LIST:
         raise ValueError(
-            f"{name} of {path} has {len(lists[name].value):,} sub-policies, and at most {_LONGEST_LIST:,} are read; "
-            "take fewer"
+            f"{shortened(name)} of {path} has {len(lists[name].value):,} sub-policies, and at most {_LONGEST_LIST:,} "
+            "are read; take fewer"
         )
     form = FORMATS[source]
     steps = [[_step(step, form) for step in sub_policy] for sub_policy in lists[name].value]
     try:
         return Imported(SubPolicies(tuple(tuple(row) for row in steps), form.semantics), name)
     except ValueError as error:
-        raise ValueError(f"{name} of {path} is not a policy of {source}: {error}") from None
+        raise ValueError(f"{shortened(name)} of {path} is not a policy of {source}: {clipped(error)}") from None
 
 
 def _check_decorators(path: Path, source: str, name: str, decorators: tuple[str, ...]) -> None:
     if decorators == (_TRANSLATED,) and source != "autoaugment":
-        raise ValueError(f"{name} of {path} holds AutoAugment's levels; read it with --from autoaugment")
+        raise ValueError(f"{shortened(name)} of {path} holds AutoAugment's levels; read it with --from autoaugment")
     if decorators not in ((), (_TRANSLATED,)):
-        raise ValueError(f"{name} of {path} is changed by the decorator {decorators[0]}, which is not run")
+        raise ValueError(
+            f"{shortened(name)} of {path} is changed by the decorator {shortened(decorators[0])}, which is not run"
+        )
 
 
 def _step(step: Sequence[Any], form: _Format) -> tuple[Any, Any, Any]:
@@ -132,7 +138,7 @@ def _first_names(lists: Mapping[str, _Found]) -> str:
     first = {id(found.value): name for name, found in reversed(list(lists.items()))}
     names = [name for name, found in lists.items() if first[id(found.value)] == name]
     more = f" and {len(names) - _NAMES_SHOWN:,} more" if len(names) > _NAMES_SHOWN else ""
-    return ", ".join(names[:_NAMES_SHOWN]) + more
+    return ", ".join(map(shortened, names[:_NAMES_SHOWN])) + more
 
 
 def _read(path: Path) -> dict[str, _Found]:
@@ -151,7 +157,7 @@ def _read(path: Path) -> dict[str, _Found]:
         return _found(body)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = str(error) if isinstance(error, (SyntaxError, ValueError)) else "it is nested too deeply"
-        raise ValueError(f"{path} cannot be read as Python text: {reason}") from None
+        raise ValueError(f"{path} cannot be read as Python text: {clipped(reason)}") from None
 
 
 def _found(body: Sequence[ast.stmt]) -> dict[str, _Found]:

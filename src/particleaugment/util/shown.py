@@ -5,7 +5,9 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-__all__ = ["printable", "printable_lines", "shown_command"]
+__all__ = ["printable", "printable_lines", "shortened", "shown_command"]
+
+_LONGEST_NAME = 60
 
 
 def printable(text: str) -> str:
@@ -20,6 +22,15 @@ def printable(text: str) -> str:
 def printable_lines(text: str) -> str:
     """Return a text with its line ends, otherwise as :func:`printable` does."""
     return text if text.isprintable() else "\n".join(map(printable, text.split("\n")))
+
+
+def shortened(name: str) -> str:
+    """Return a name that a message may quote, however long the name in somebody's file is.
+
+    >>> len(shortened("x" * 5000))
+    60
+    """
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}..."
 
 
 def shown_command(*words: str | Path) -> str:
