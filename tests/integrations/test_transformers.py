@@ -208,7 +208,7 @@ def test_a_search_that_holds_samples_out(tmp_path):
     trainer.data_collator = noting
     trainer.train()
     assert search.steps_taken == 4
-    assert trainer.state.global_step == 5 * 3, "the length of an epoch, which the Trainer reads once, does not change"
+    assert trainer.state.global_step == 5 * 4, "the length of an epoch, which the Trainer reads once, does not change"
     unseen = set(search.division.split[1].tolist())
     assert {epoch for epoch, number in seen if number in unseen} == {5}
     search = pa.ParticleAugment((IMAGES, LABELS), epochs=5, filter=pa.GapFilter(measure_size=12), seed=7)

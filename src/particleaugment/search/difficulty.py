@@ -92,6 +92,8 @@ class DifficultyState(FilterState):
     def restored(self, saved: Mapping[str, Any]) -> Self:
         """Return a first state as it was when :meth:`to_dict` was called."""
         strength, held_out_loss = float(saved["strength"]), float(saved["held_out_loss"])
+        if not 0 <= held_out_loss < math.inf:
+            raise ValueError(f"held_out_loss must be a finite number that is not negative, got {held_out_loss}")
         return replace(super().restored(saved), strength=strength, held_out_loss=held_out_loss)
 
 
