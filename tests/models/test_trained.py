@@ -26,7 +26,7 @@ def test_a_runs_network_gives_the_runs_logits(tiny, no_report, tmp_path, few_dig
         session.model.eval()
         expected = session.model(pa.Normalize(few_digits.mean, few_digits.std).run(images))
         torch.testing.assert_close(model(images), expected)
-    with pytest.raises(ValueError, match=r"uint8 images \[N, C, 32, 32\] are expected, got torch.float32"):
+    with pytest.raises(ValueError, match=r"expected uint8 images \[N, C, 32, 32\], got torch.float32"):
         model(images.float())
 
 
@@ -81,5 +81,5 @@ def test_what_is_not_there_or_not_ours(tmp_path):
     with pytest.raises(ValueError, match=r"model.safetensors cannot be used"):
         pa.load_model(tmp_path)
     save_file({"weight": torch.zeros(2)}, tmp_path / "model.safetensors", {"model": "wrn-10-1"})
-    with pytest.raises(ValueError, match=r"does not say its classes; load its weights into build_model"):
+    with pytest.raises(ValueError, match=r"metadata lack classes; load its weights into build_model"):
         pa.load_model(tmp_path)
