@@ -1,4 +1,4 @@
-"""The cifar10-quick recipe on real CIFAR-10, with both filters, with no policy and with TrivialAugment.
+"""The cifar10-quick recipe on real CIFAR-10, with the three filters, with no policy and with TrivialAugment.
 
     python benchmarks/cifar10_quick.py --data DIR
 
@@ -27,6 +27,7 @@ from particleaugment.report.summary import filter_health, phase_seconds
 
 CORES = 2
 POLICIES = {
+    "difficulty": ("--set", "filter=difficulty"),
     "gap": ("--set", "filter=gap"),
     "paper": ("--set", "filter=paper"),
     "none": ("--set", "policy=none"),

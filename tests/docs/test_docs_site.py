@@ -58,7 +58,7 @@ def test_pictures_are_there(site):
 def test_formulas_are_drawn(site):
     text = (site / "difficulty.html").read_text(encoding="utf-8")
     drawn = re.findall(r'<svg role="img" aria-label="([^"]+)"', text)
-    assert r"d_t = \dfrac{\ell_t}{h_t}" in drawn
+    assert r"d_t = \dfrac{\ell_t}{\bar h_t}" in drawn
     assert len(drawn) >= 10
     assert "\\dfrac" not in re.sub(r'aria-label="[^"]+"', "", text), "no formula is left as it is written"
     ids = re.findall(r'\bid="(m[0-9a-f]+-[^"]+)"', text)
