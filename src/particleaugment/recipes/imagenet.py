@@ -36,7 +36,8 @@ def folder() -> Recipe:
 
     Costs one pass over about 60,000 images: the number of epochs depends on the number of images, from 20 to 200. With
     1,000 training and 3,925 test images of Imagenette that is eight minutes on two CPU cores, half of them for
-    evaluation, and one seed has reached 62.6 % (``benchmarks/folder_time.py``). The run prints the remaining time. Set ``data_dir`` and, if you like, ``image_size`` and ``epochs``:
+    evaluation, and one seed has reached 62.6 % (``benchmarks/folder_time.py``). The run prints the remaining time.
+    Set ``data_dir`` and, if you like, ``image_size`` and ``epochs``:
     ``particleaugment train folder --set data_dir=PATH``. Images that do not fit in memory are decoded during training,
     to the same pixels. For photos with objects of any size anywhere, use ``crop=0`` with ``crop_scale=0.25`` (or
     ImageNet's 0.08) to train on random resized crops.
