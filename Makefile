@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test site docs setup format clean
+.PHONY: demo test lint kernels site docs setup format clean
 
 setup: $(VENV)/.ready
 
@@ -19,11 +19,17 @@ demo: setup
 	@echo "try next, on your own images: $(BIN)/particleaugment train folder --set data_dir=PATH"
 
 test: setup
+	@$(MAKE) --no-print-directory --jobs=2 lint kernels
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=3 --dist=loadfile
+
+lint: setup
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=2 --dist=loadfile
+
+kernels: setup
+	$(BIN)/python tests/compile_kernels.py
 
 site: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m site tests

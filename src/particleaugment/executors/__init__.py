@@ -33,7 +33,7 @@ __all__ = ["EXECUTORS", "apply", "choose_executor"]
 EXECUTORS: tuple[str, ...] = ("auto", "pil", "native", "fused", "batch")
 """The names that ``apply`` takes as its executor."""
 
-_NO_CUTOUT = "its kernel does not do Cutout"
+_NO_CUTOUT = "its kernel does not support Cutout"
 _ROTATE_90 = lookup("Rotate90").index
 
 _logger = logging.getLogger("particleaugment")
@@ -78,28 +78,28 @@ def apply(
     labels: Sequence[Tensor] | None = None,
     **options: Unpack[TargetOptions],
 ) -> Tensor | Augmented:
-    """Run a program on a batch of images and return the augmented batch, and with it what belongs to the images.
+    """Run a program on a batch of images and return the augmented batch, with its targets if there are any.
 
     Args:
         images: uint8 ``[B, 3, H, W]``, or ``[B, 1, H, W]`` for grey images, on any device and in any memory layout.
         program: One row of ops per image; it is moved to the images' device.
         executor: ``auto``, ``pil``, ``native``, ``fused`` or ``batch``; all give the same pixels.
-        resample: Filter of the geometric ops: ``nearest``, ``bilinear`` or ``bicubic``; slots of the program that name
-            their own filter keep it.
-        fill: Colour of what geometric ops bring in from outside the image; grey images get its luminance.
+        resample: Interpolation of the geometric ops: ``nearest``, ``bilinear`` or ``bicubic``; slots of the program
+            that set their own keep it.
+        fill: Fill colour of the geometric ops; grey images get its luminance.
         masks: Classes of the images' pixels, any integer type or bool, ``[B, H, W]`` or ``[B, M, H, W]``, on the
             images' device; moved by nearest neighbour.
         boxes: One tensor ``[n, 4]`` per image, in pixels as left, top, right, bottom unless ``box_format`` and
             ``normalized`` say otherwise. Their corners are moved, and the box around them is clipped to the image.
         keypoints: One tensor ``[n, 2]`` per image (column and row, whole numbers at pixel centres), or ``[n, 3]`` with
             a visibility that becomes 0 for points that leave the image; also ``[n, points, 2 or 3]``.
-        labels: One tensor per image, with a row per box; boxes of which less than ``min_visible`` is left are dropped,
-            and their labels with them.
+        labels: One tensor per image, with a row per box; boxes with less than ``min_visible`` of their area left are
+            dropped with their labels.
         options: How targets are read and moved: the fields of
             :class:`particleaugment.executors.targets.TargetSettings`, such as ``mask_fill=0``.
 
     Returns:
-        A new uint8 tensor of the same shape on the same device; as soon as a target is given, an
+        A new uint8 tensor of the same shape on the same device, or with at least one target an
         :class:`particleaugment.Augmented` of images, masks, boxes, keypoints and labels.
 
     >>> import particleaugment as pa
@@ -197,12 +197,14 @@ def choose_executor(executor: str, device: torch.device, ops: Iterable[str] = ()
     own = [name for name in ops if lookup(name).kind is Kind.OWN]
     if own and executor in ("native", "fused"):
         raise ValueError(
-            f"executor {executor!r} runs the built-in ops, and {own[0]} is registered; use 'batch' or 'auto'"
+            f"executor {executor!r} runs only built-in ops, but {own[0]} is registered; use 'batch' or 'auto'"
         )
     if executor != "auto":
         return executor
     if own:
-        _say_once(f"augmenting with executor 'batch': {own[0]} is registered, and the faster ones run built-in ops")
+        _say_once(
+            f"augmenting with executor 'batch': {own[0]} is registered, and the faster executors run only built-in ops"
+        )
         return "batch"
     if device.type == "cuda":
         reason = _no_fused(device) or (_NO_CUTOUT if "Cutout" in ops else "")
@@ -212,7 +214,7 @@ def choose_executor(executor: str, device: torch.device, ops: Iterable[str] = ()
     if device.type != "cpu":
         return "batch"
     if native.unavailable_reason():
-        _say_once(f"augmenting with executor 'batch', the slower one on a CPU: {native.unavailable_reason()}")
+        _say_once(f"augmenting with executor 'batch', which is slower on a CPU: {native.unavailable_reason()}")
         return "batch"
     return "native"
 
@@ -238,7 +240,7 @@ def one_by_one() -> str:
     """
     if not native.unavailable_reason():
         return "native"
-    _say_once(f"augmenting single images with Pillow, the slower way: {native.unavailable_reason()}")
+    _say_once(f"augmenting single images with Pillow, which is slower: {native.unavailable_reason()}")
     return "pil"
 
 
@@ -266,7 +268,7 @@ def check_images(images: Tensor) -> None:
     if images.shape[1] not in (1, 3):
         raise ValueError(f"images must have 1 or 3 channels in dimension 1, got shape {tuple(images.shape)}")
     if max(images.shape[2:]) > MAX_SIDE:
-        raise ValueError(f"images may have up to {MAX_SIDE} pixels a side, got shape {tuple(images.shape)}")
+        raise ValueError(f"images may have up to {MAX_SIDE} pixels per side, got shape {tuple(images.shape)}")
 
 
 def _check_size(images: Tensor, program: Program) -> None:

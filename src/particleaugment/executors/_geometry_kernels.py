@@ -10,11 +10,9 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from particleaugment.executors._compiled import compiled as _compile
 from particleaugment.executors.coefficients import ROTATE, ROTATE_90, SHEAR_X, SHEAR_Y, TRANSLATE_X, TRANSLATE_Y
-
-_compile: Any = njit(cache=True, nogil=True, error_model="numpy")
 
 OPAQUE = np.uint32(0xFF000000)
 _BYTE, _GREEN, _BLUE = np.uint32(255), np.uint32(8), np.uint32(16)

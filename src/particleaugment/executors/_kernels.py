@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from particleaugment.core.op_table import TABLE, Kind, lookup
+from particleaugment.executors._compiled import compiled as _compile
 from particleaugment.executors._geometry_kernels import OPAQUE, affine, quarter_turns, resample
 from particleaugment.executors.coefficients import INVERT, POSTERIZE, SOLARIZE, SOLARIZE_ADD
 from particleaugment.executors.native import PACKED, PLANAR
@@ -26,9 +26,7 @@ _BYTE, _GREEN, _BLUE = np.uint32(255), np.uint32(8), np.uint32(16)
 
 # Numba keys its cache on disk by the text of the file that a function is in, not of those that it calls: without this,
 # a changed geometry would leave old code in use. A test compares it with that file.
-_GEOMETRY = "c2ac0f443671"
-
-_compile: Any = njit(cache=True, nogil=True, error_model="numpy")
+_GEOMETRY = "6ec837ef965d"
 
 
 @_compile

@@ -9,12 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from particleaugment.executors._compiled import compiled as _compile
 
 _NOTHING = -1
 _ALIGNED, _AFFINE, _SWAPPED, _ERASED = 0, 1, 2, 3
-
-_compile: Any = njit(cache=True, nogil=True, error_model="numpy")
 
 
 @_compile

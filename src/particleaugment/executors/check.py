@@ -34,7 +34,7 @@ class OpCheck:
 
 
 def check(name: str, *, images: int = 96, tolerance: int = 0, seed: int = 0) -> OpCheck:
-    """Compare a registered op's batch function with its Pillow function, pixel by pixel, on drawn images of many sizes.
+    """Compare a registered op's batch function with its Pillow function, pixel by pixel, on random images.
 
     Args:
         name: The op.
@@ -63,7 +63,7 @@ def check(name: str, *, images: int = 96, tolerance: int = 0, seed: int = 0) -> 
             first = (
                 f"at channel, row, column {(channel, row, column)} of an image of {batch.shape[2]}x{batch.shape[3]} "
                 f"pixels with argument {float(arg[i]):g}: {int(ours[i, channel, row, column])} from the batch "
-                f"function for Pillow's {int(pillows[i, channel, row, column])}"
+                f"function, Pillow gives {int(pillows[i, channel, row, column])}"
             )
     if first:
         raise AssertionError(

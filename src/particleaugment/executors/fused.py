@@ -93,7 +93,7 @@ def unavailable_reason(device: torch.device) -> str:
 def unsuitable_reason(images: Tensor, slots: int) -> str:
     """Return why a batch is beyond the kernel, or an empty string."""
     if max(images.shape[-2:]) > _MAX_SIDE:
-        return f"images are larger than {_MAX_SIDE} pixels a side"
+        return f"images are larger than {_MAX_SIDE} pixels per side"
     if slots > _MAX_SLOTS:
         return f"programs have more than {_MAX_SLOTS} slots"
     return ""
@@ -103,12 +103,15 @@ def run(images: Tensor, program: Program, resample: int, fill: tuple[int, ...]) 
     """Run a program on CUDA images, uint8 ``[B, 3 or 1, H, W]``."""
     images = images.contiguous()
     out = torch.empty_like(images)
+    # Copies must last until the launch: the memory of one that is gone may be given to the next.
+    op, arg = program.op.contiguous(), program.arg.contiguous()
+    code = None if program.resample is None else program.resample.contiguous()
     parameters = LaunchParameters(
         images=images.data_ptr(),
-        op=program.op.contiguous().data_ptr(),
-        arg=program.arg.contiguous().data_ptr(),
-        code=None if program.resample is None else program.resample.contiguous().data_ptr(),
-        slots=program.op.shape[1],
+        op=op.data_ptr(),
+        arg=arg.data_ptr(),
+        code=None if code is None else code.data_ptr(),
+        slots=op.shape[1],
         default_code=resample,
     )
     launch(parameters, images, out, len(images), fill)

@@ -32,8 +32,10 @@ def unavailable_reason() -> str:
     try:
         import numba  # noqa: F401
         from numba.core.compiler_lock import global_compiler_lock as compiling
-    except ImportError:
-        return "Numba is not installed (pip install 'particleaugment[fast]')"
+    except ImportError as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == "numba":
+            return "Numba is not installed (pip install 'particleaugment[fast]')"
+        return f"Numba cannot be imported ({error})"
     if hasattr(os, "register_at_fork"):
         # A process that is forked while another thread compiles would wait for ever for a lock that nobody holds.
         os.register_at_fork(

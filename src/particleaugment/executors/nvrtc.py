@@ -74,7 +74,7 @@ def _driver() -> Any:
     try:
         return ctypes.CDLL(name)
     except OSError:
-        raise KernelError(f"the CUDA driver library {name} is not there") from None
+        raise KernelError(f"the CUDA driver library {name} is missing") from None
 
 
 @cache
@@ -88,7 +88,7 @@ def _nvrtc() -> Any:
     for candidate in [*packaged, *names]:
         with contextlib.suppress(OSError):
             return ctypes.CDLL(candidate)
-    raise KernelError("NVRTC, the run-time compiler that comes with torch's CUDA builds, is not there")
+    raise KernelError("NVRTC, the run-time compiler that comes with torch's CUDA builds, is missing")
 
 
 def _check_driver(code: int) -> None:

@@ -123,7 +123,7 @@ def _check_boxes(
     area = (corners[:, 2:] > corners[:, :2]).all(1)
     inside = ((corners >= -_OVERHANG) & (corners <= _sides(size) + _OVERHANG)).all(1)
     for right, wrong, advice in (
-        (finite, "has a number that is not finite", "remove it or repair it"),
+        (finite, "has a non-finite number", "remove it or repair it"),
         (area, f"has no area when it is read as {form}", "remove it, or set box_format"),
         (inside, f"is outside its image of {height}x{width} pixels when it is read as {form}", "clip it, or set "
          "box_format and normalized"),
@@ -150,7 +150,7 @@ def read_points(keypoints: Any, count: int, size: Size, normalized: bool) -> Poi
     values, image = _joined(flat, 3)
     if not np.isfinite(values).all():
         n = int(np.argmin(np.isfinite(values).all(1)))
-        raise ValueError(f"a keypoint of image {image[n]} has a number that is not finite; remove it or repair it")
+        raise ValueError(f"a keypoint of image {image[n]} has a non-finite number; remove it or repair it")
     places = values[:, :2] * _sides(size)[:2] if normalized else values[:, :2]
     return PointList(places, values[:, 2], image, keypoints if isinstance(keypoints, Tensor) else given)
 

@@ -36,14 +36,14 @@ IGNORED = 255
 
 
 class Augmented(NamedTuple):
-    """Augmented images and what was given with them; None for what was not.
+    """Augmented images and their targets; None for targets that were not passed.
 
     Attributes:
         images: uint8 ``[B, C, H, W]``.
-        masks: Of the shape and type in which they were given.
+        masks: In the shape and type that were passed.
         boxes: One tensor ``[n, 4]`` per image, without the boxes that left their image.
-        keypoints: As they were given, with a last column that says whether a point is visible: 0 for one that left.
-        labels: One tensor per image, without the rows of boxes that were dropped.
+        keypoints: As passed, with the visibility as last column: 0 for points that left the image.
+        labels: One tensor per image, without the rows of dropped boxes.
 
     >>> import particleaugment as pa
     >>> images, masks = torch.zeros(1, 3, 2, 4, dtype=torch.uint8), torch.tensor([[[1, 2, 3, 4]] * 2])
@@ -76,14 +76,14 @@ class TargetSettings:
 
     Attributes:
         box_format: ``xyxy`` (left, top, right, bottom), ``xywh`` (left, top, width, height) or ``cxcywh`` (centre,
-            width, height); boxes come back in the same.
+            width, height); boxes are returned in the same format.
         normalized: Whether boxes and keypoints are fractions of the image's width and height instead of pixels.
-        min_visible: Share of its area below which a box is dropped, and with it its label; a box of which nothing is
-            left always is. None keeps all of them, and takes empty boxes and boxes outside the image as well.
-        mask_fill: Class of the pixels that geometric ops, crops and erasing bring into a mask; by default 255, which
-            losses are usually told to ignore, and False for masks of bool.
-        erase_targets: Whether Cutout and RandomErasing also erase that rectangle of masks, and hide the keypoints in
-            it; boxes keep their size. By default they leave all targets alone.
+        min_visible: A box is dropped with its label if less than this share of its area is visible, and always if
+            nothing is. None keeps all boxes, and also accepts empty boxes and boxes outside the image.
+        mask_fill: Class of mask pixels filled by geometric ops, crops and erasing; by default 255, the usual ignore
+            index, and False for bool masks.
+        erase_targets: Whether Cutout and RandomErasing also erase masks and hide keypoints; boxes keep their size. By
+            default they leave all targets alone.
     """
 
     box_format: str = "xyxy"
@@ -96,7 +96,8 @@ class TargetSettings:
         if self.box_format not in BOX_FORMATS:
             hint = nearest_name(self.box_format, BOX_FORMATS) or f"; the formats are {', '.join(BOX_FORMATS)}"
             raise ValueError(f"there is no box format {self.box_format!r}{hint}")
-        if self.min_visible is not None and not 0 <= self.min_visible <= 1:
+        share = self.min_visible
+        if share is not None and not (isinstance(share, (int, float)) and 0 <= share <= 1):
             raise ValueError(f"min_visible must be a share from 0 to 1, or None, got {self.min_visible!r}")
         if self.mask_fill is not None and (isinstance(self.mask_fill, bool) or not isinstance(self.mask_fill, int)):
             raise ValueError(f"mask_fill must be a whole number, a class, got {self.mask_fill!r}")
@@ -245,7 +246,7 @@ def _checked_masks(masks: Any, images: Tensor, settings: TargetSettings) -> Tens
 
 def _checked_labels(labels: Any, boxes: BoxList | None, count: int) -> list[Tensor]:
     if boxes is None:
-        raise ValueError("labels belong to boxes and are dropped with them; pass boxes too")
+        raise ValueError("labels belong to boxes; pass boxes too")
     given = per_image("labels", labels, count, "[n]")
     for i, (part, rows) in enumerate(zip(given, boxes.given)):
         if part.dim() < 1 or len(part) != len(rows):
@@ -261,5 +262,7 @@ def _fill_of(masks: Tensor, settings: TargetSettings) -> int:
         fill = 0 if boolean else IGNORED
     low, high = (0, 1) if boolean else (torch.iinfo(masks.dtype).min, torch.iinfo(masks.dtype).max)
     if not low <= fill <= high:
-        raise ValueError(f"masks of {masks.dtype} cannot hold their fill, {fill}; set mask_fill to {low} to {high}")
+        raise ValueError(
+            f"masks of {masks.dtype} cannot contain the fill value {fill}; set mask_fill to {low} to {high}"
+        )
     return fill

@@ -16,7 +16,7 @@ from particleaugment.core.random import CENTRAL, FAR, MIDDLE, Stream
 from particleaugment.policies.tables import Draw
 
 try:
-    from numba import njit
+    from particleaugment.executors._compiled import compiled as _compile
 except ImportError:
     COMPILED = False
 
@@ -24,7 +24,6 @@ except ImportError:
         return function
 else:
     COMPILED = True
-    _compile = njit(cache=True, nogil=True, error_model="numpy")
 
 _MASK = 0xFFFFFFFF
 _TINY = 2.0**-53
