@@ -44,7 +44,7 @@ def is_measured(step: dict[str, Any], epochs: int) -> bool:
 def replay(steps: list[dict[str, Any]], epochs: int, share: float, seed: int) -> dict[str, Any]:
     """Return the course of a search that measures what ``steps`` did."""
     filter, course = GapFilter(), []
-    state = filter.init(seed, OPS)
+    state = filter.init(seed, OPS, epochs)
     for step in steps:
         if is_measured(step, epochs):
             state = replace(state, mean_gap=averaged_gap(state.mean_gap, step["gap"], share * epochs))

@@ -1,4 +1,4 @@
-"""Screen settings of the difficulty filter on the small tasks, on a CPU: ``python research/small.py --data DIR``.
+"""Screen forms of the difficulty filter on the small tasks, on a CPU: ``python research/small.py --data DIR``.
 
 Options and result format are those of ``benchmarks/proving_ground.py``; a run takes about two minutes on one core. What
 wins here is worth trying on the tasks of the core, no more.
@@ -7,7 +7,11 @@ wins here is worth trying on the tasks of the core, no more.
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "benchmarks")]
@@ -17,34 +21,51 @@ from proving_ground import run_command  # noqa: E402
 from proving_tasks import ARMS  # noqa: E402
 from proving_worker import run_job, serve  # noqa: E402
 
+from particleaugment.search import difficulty  # noqa: E402
+from particleaugment.search.difficulty import lag  # noqa: E402
+from particleaugment.training.config import Config  # noqa: E402
+from particleaugment.training.shared import SharedParts  # noqa: E402
+from particleaugment.util.stop import Stop  # noqa: E402
 
-def _wanted(early: float, late: float, *more: str) -> tuple[str, ...]:
-    return ("filter=difficulty", f"early_difficulty={early}", f"difficulty={late}", *more)
+
+@dataclass(frozen=True)
+class Form:
+    """A form of the filter: its settings, and what it has instead of names in ``search/difficulty.py``."""
+
+    settings: tuple[str, ...] = ()
+    instead: dict[str, Any] = field(default_factory=dict)
 
 
-VARIANTS: dict[str, tuple[str, ...]] = {
-    **{f"counts-{mean}": ("filter=difficulty", f"start={mean}.0", "speed=0.0") for mean in (1, 2, 3)},
-    **{
-        f"wanted-{early}-{late}": _wanted(early, late)
-        for early, late in ((1.1, 0.6), (1.0, 0.6), (1.1, 0.8), (1.0, 1.0), (1.2, 0.4))
-    },
-    "proportional": _wanted(1.1, 0.6),
-    "none-180": ("policy=none", "train_size=180"),  # small-mnist-200 without what a filter holds out
-    "from-1": _wanted(1.1, 0.6, "start=1.0"),
-    "wide": _wanted(1.1, 0.6, "semantics=trivial-wide"),
+def _half_the_lag(training_loss: float, chance: float, done: float) -> float:
+    return lag(2 * training_loss - chance, chance, done)
+
+
+FORMS: dict[str, Form] = {
+    **{f"counts-{mean}": Form((f"start={mean}.0", "speed=0.0")) for mean in (1, 2, 3)},
+    "proportional": Form(("start=2.0",)),
+    "visits": Form(),
+    **{f"late-{last}": Form((f"difficulty={last}",)) for last in (0.8, 1.0)},
+    "until-0.6": Form(("difficulty=0.725",), instead={"STEERED": 0.6}),
+    "visits-half-pace": Form(instead={"lag": _half_the_lag}),
+    "visits-no-brake": Form(instead={"BRAKE": 0.0}),
 }
 
 
 def _settings(arm: str, size: int) -> tuple[str, ...]:
-    if arm in ARMS:
-        return ARMS[arm].settings(size)
-    return VARIANTS[arm]
+    return ARMS[arm].settings(size) if arm in ARMS else ("filter=difficulty", *FORMS[arm].settings)
+
+
+def _run_form(job: dict[str, Any], config: Config, runs: Path, shared: SharedParts, stop: Stop) -> Any:
+    with ExitStack() as stack:
+        for name, value in FORMS.get(job["arm"], Form()).instead.items():
+            stack.enter_context(patch.object(difficulty, name, value))
+        return run_job(job, config, runs, shared, stop)
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
         torch.set_num_threads(1)
-        serve(run_job, _settings)
+        serve(_run_form, _settings)
     else:
-        arms = {name: arm.own_ops for name, arm in ARMS.items()} | dict.fromkeys(VARIANTS, False)
-        run_command(arms, Path(__file__), HERE / "results" / "small.json", "none,trivialaugment,wanted-1.1-0.6")
+        arms = {name: arm.own_ops for name, arm in ARMS.items()} | dict.fromkeys(FORMS, False)
+        run_command(arms, Path(__file__), HERE / "results" / "small.json", "none,trivialaugment,visits")

@@ -15,26 +15,28 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "benchmarks")]
 
 from candidates import CANDIDATES  # noqa: E402
 from common import table  # noqa: E402
-from proving_results import load_runs  # noqa: E402
+from proving_results import Run, load_runs, merge_runs  # noqa: E402
 from proving_tasks import ARMS, TASKS  # noqa: E402
-from small import VARIANTS  # noqa: E402
+from small import FORMS  # noqa: E402
 
 FILES = {
     "core": (HERE.parent / "benchmarks/results/proving-ground.json", HERE / "results/candidates.json"),
-    "small": (HERE / "results/small.json",),
+    "small": (HERE.parent / "benchmarks/results/small-tasks.json", HERE / "results/small.json"),
 }
 
 
 def main(which: str = "core") -> None:
     """Print one of them."""
-    files = FILES[which]
+    runs: list[Run] = []
+    for file in FILES[which]:
+        runs = merge_runs(runs, load_runs(file))
     found = defaultdict(list)
-    for run in (run for file in files for run in load_runs(file)):
+    for run in runs:
         if run["measured_on"] == "judge" and "failed" not in run:
             found[run["arm"], run["task"]].append(run)
     tasks = [name for name in TASKS if any(task == name for _, task in found)]
     rows = []
-    names = dict.fromkeys((*ARMS, *CANDIDATES, *VARIANTS, *(arm for arm, _ in found)))
+    names = dict.fromkeys((*ARMS, *CANDIDATES, *FORMS, *(arm for arm, _ in found)))
     for arm in names:
         if not any(name == arm for name, _ in found):
             continue

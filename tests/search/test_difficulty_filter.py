@@ -29,7 +29,7 @@ PROPERTY = settings(max_examples=60, deadline=None, derandomize=True)
 
 def steered(filter, epochs, losses, chance=math.inf):
     """Take the steps of a run; ``losses(strength, epoch)`` returns the training and the held-out loss."""
-    state = filter.init(0, OPS)
+    state = filter.init(0, OPS, epochs)
     strengths = []
     for epoch in range(1, int(STEERED * epochs) + 1):
         state = filter.updated(
@@ -73,7 +73,7 @@ def test_early_measurements_that_say_little_move_strength_little(bias, epochs):
     # Early in training every policy has about the same difficulty; 64 held-out samples are often off by a tenth.
     filter = pa.DifficultyFilter()
     strengths = steered(filter, epochs, lambda strength, epoch: (bias * filter.wanted(epoch, epochs), 1.0))
-    assert all(abs(strength - filter.start) < 0.35 for strength in strengths[: epochs // 10])
+    assert all(abs(strength - filter.first_strength(epochs)) < 0.35 for strength in strengths[: epochs // 10])
 
 
 def test_where_plain_training_is_harder_than_wanted_nothing_is_left_by_half_of_training():
@@ -100,9 +100,10 @@ def test_a_run_too_short_to_learn_under_augmentation_goes_without_at_once(epochs
         loss = 2.3 * (1 - 0.5 * epoch / epochs)
         return loss, loss
 
-    strengths = steered(pa.DifficultyFilter(), epochs, losses, chance=2.3)
-    assert max(strengths[math.ceil(0.1 * epochs) :]) == 0
-    assert min(steered(pa.DifficultyFilter(), epochs, losses)[: epochs // 5]) > 1, "where chance is not known"
+    filter = pa.DifficultyFilter()
+    assert max(steered(filter, epochs, losses, chance=2.3)[math.ceil(0.1 * epochs) :]) == 0
+    unbraked = steered(filter, epochs, losses)[: epochs // 5]
+    assert min(unbraked) > filter.first_strength(epochs) / 2, "where chance is not known"
 
 
 @PROPERTY
@@ -144,12 +145,12 @@ def test_strength_is_the_number_of_ops_and_the_ops_are_even():
     policy = filter.policy(state)
     assert policy.ops_per_image == pytest.approx(2.5)
     assert policy.inclusion == pytest.approx({"Rotate": 1.25, "Color": 1.25})
-    assert filter.init(0, pa.OPS).ops == pa.TrivialAugment().ops
+    assert filter.init(0, pa.OPS, epochs=100).ops == pa.TrivialAugment().ops
 
 
 def test_it_starts_with_two_ops_and_holds_out_until_the_last_fifth():
     filter = pa.DifficultyFilter()
-    assert filter.policy(filter.init(0, OPS)).slots == pytest.approx((0.8, 0.6, 0.4, 0.2, 0, 0, 0, 0))
+    assert filter.policy(filter.init(0, OPS, epochs=100)).slots == pytest.approx((0.8, 0.6, 0.4, 0.2, 0, 0, 0, 0))
     assert [filter.holds_out_in(epoch, 10) for epoch in (1, 8, 9, 10)] == [True, True, False, False]
 
 
@@ -184,12 +185,19 @@ def test_the_loss_of_chance_is_known_where_there_are_classes():
     assert loss_of_chance(torch.zeros(5).long()) == math.inf
 
 
+@pytest.mark.parametrize("targets", [torch.linspace(0, 80, 64), torch.linspace(-3, 3, 128).view(64, 2)])
+def test_quantities_have_no_loss_of_chance(targets):
+    search = pa.ParticleAugment((torch.zeros(64, 3, 8, 8, dtype=torch.uint8), targets), epochs=3)
+    assert loss_of_chance(search.division.labels) == math.inf, "the brake and the one more sample are for classes"
+    assert len(search.division.split[1]) == 6
+
+
 def test_a_step_says_what_it_measured():
     filter = pa.DifficultyFilter()
-    state, record = filter.step(filter.init(0, OPS), subject(1.0, 0.5), epoch=1, epochs=50)
+    state, record = filter.step(filter.init(0, OPS, epochs=50), subject(1.0, 0.5), epoch=1, epochs=50)
     assert (record.step, record.training_loss, record.held_out_loss, record.difficulty) == (1, 0.5, 1.0, 0.5)
     error = math.log(filter.wanted(1, 50) / 0.5) * (1 / 50) / INFORMED
-    assert state.strength == record.strength == pytest.approx(2.25 * math.exp(0.5 * error) - 0.25)
+    assert state.strength == record.strength == pytest.approx(1.25 * math.exp(0.5 * error) - 0.25)
     later, record = filter.step(state, subject(9.0, 0.1), epoch=41, epochs=50)
     assert later.strength == state.strength
     assert (record.step, record.held_out_loss) == (2, None)
@@ -197,13 +205,13 @@ def test_a_step_says_what_it_measured():
 
 def test_losses_that_are_not_finite_are_skipped_and_said():
     filter = pa.DifficultyFilter()
-    state, record = filter.step(filter.init(0, OPS), subject(math.nan, 0.5), epoch=1, epochs=50)
-    assert (state.skipped, state.strength) == (1, 2)
-    assert record.skip_reason == "the held-out loss is nan, so the difficulty is not known"
+    state, record = filter.step(filter.init(0, OPS, epochs=50), subject(math.nan, 0.5), epoch=1, epochs=50)
+    assert (state.skipped, state.strength) == (1, filter.first_strength(50))
+    assert record.skip_reason == "the held-out loss is nan, so the difficulty is unknown"
     for loss in (math.nan, math.inf, -math.inf):
-        state, record = filter.step(filter.init(0, OPS), subject(1.0, loss), epoch=1, epochs=50)
-        assert (state.skipped, state.strength) == (1, filter.start)
-        assert record.skip_reason == f"the training loss is {loss}, so the difficulty is not known"
+        state, record = filter.step(filter.init(0, OPS, epochs=50), subject(1.0, loss), epoch=1, epochs=50)
+        assert (state.skipped, state.strength) == (1, filter.first_strength(50))
+        assert record.skip_reason == f"the training loss is {loss}, so the difficulty is unknown"
 
 
 def test_in_ones_own_loop_it_steers_by_the_losses_that_it_is_shown():
@@ -238,12 +246,21 @@ def test_a_loop_that_shows_no_losses_is_stopped():
 
 def test_its_state_comes_back():
     state = DifficultyState(seed=3, ops=OPS, steps=7, skipped=1, strength=1.25, held_out_loss=0.5)
-    assert pa.DifficultyFilter().init(3, OPS).restored(state.to_dict()) == state
+    assert pa.DifficultyFilter().init(3, OPS, epochs=50).restored(state.to_dict()) == state
+
+
+@PROPERTY
+@given(epochs=st.integers(1, 1000), slots=st.integers(2, 16))
+def test_short_runs_start_in_proportion_to_their_epochs(epochs, slots):
+    filter = pa.DifficultyFilter(slots=slots)
+    start = filter.init(0, OPS, epochs).strength
+    assert start == pytest.approx(min(filter.strongest, 0.02 * epochs, 2))
+    assert pa.DifficultyFilter(slots=slots, start=0.5).init(0, OPS, epochs).strength == 0.5
 
 
 def test_a_schedule_replays_its_mixtures(tmp_path):
     filter = pa.DifficultyFilter()
-    first = filter.init(0, OPS)
+    first = filter.init(0, OPS, epochs=10)
     later = DifficultyState(seed=0, ops=OPS, steps=1, strength=1.5)
     schedule = filter.schedule([(1, first), (4, later)], epochs=10)
     assert schedule.at(3) == filter.policy(first)
@@ -275,6 +292,7 @@ def test_batch_norm_uses_the_batch_and_keeps_its_averages():
         ({"early_difficulty": -1}, "early_difficulty must be in"),
         ({"speed": -1}, "speed must be finite and at least 0"),
         ({"start": 5}, r"start must be in \[0, 4\]"),
+        ({"start": "soon"}, "start must be auto"),
         ({"measure_size": 0}, "measure_size must be a number of samples or a fraction"),
         ({"measure_size": "many"}, "measure_size must be a number of samples or a fraction"),
         ({"every": 0}, "every must be auto"),
@@ -287,7 +305,7 @@ def test_what_is_wrong_is_said(changes, sentence):
 
 def test_a_step_records_the_difficulty_that_was_wanted():
     filter = pa.DifficultyFilter(early_difficulty=1.0, difficulty=0.5)
-    state, record = filter.step(filter.init(0, OPS), subject(1.0, 0.5), epoch=20, epochs=50)
+    state, record = filter.step(filter.init(0, OPS, epochs=50), subject(1.0, 0.5), epoch=20, epochs=50)
     assert record.wanted == filter.wanted(20, 50) == pytest.approx(0.75), "half-way through four fifths"
     assert filter.step(state, subject(1.0, 0.5), epoch=41, epochs=50)[1].wanted is None, "nothing is steered any more"
     check_record({"kind": "filter", "epoch": 20} | asdict(record))

@@ -26,7 +26,9 @@ def test_due(settings, epochs, expected):
     ("change", "what"), [({"eta": 0.5}, "filter"), ({"seed": 8}, "seed"), ({"epochs": 8}, "epochs")]
 )
 def test_a_search_with_other_settings_cannot_be_loaded(change, what):
-    with pytest.raises(ValueError, match=f"the saved search has another {what}: .* make ParticleAugment with that"):
+    with pytest.raises(
+        ValueError, match=f"the saved search has a different {what}, .* create ParticleAugment with the saved one"
+    ):
         search_of(**change).load_state_dict(search_of().state_dict())
 
 

@@ -218,7 +218,7 @@ def test_a_negative_gap_wants_nothing():
 
 def test_a_gap_that_was_not_measured_leaves_the_mean_as_it_was():
     filter, effects = pa.GapFilter(), pf.OpEffects(torch.ones(15).double(), torch.eye(15).double())
-    moved = filter.moved(replace(filter.init(0, pa.OPS), mean_gap=0.3))
+    moved = filter.moved(replace(filter.init(0, pa.OPS, epochs=60), mean_gap=0.3))
 
     def mean_gap(effects, gap):
         return filter.update(moved, Severity(effects, 1.0, gap, {}), epoch=1, epochs=10)[0].mean_gap
@@ -285,7 +285,7 @@ def test_losses_that_are_not_finite_are_no_measurement():
 def test_one_sample_gives_no_standard_error():
     with pytest.raises(ValueError, match="measure_size must be at least 2: one sample gives no standard error"):
         pa.GapFilter(measure_size=1)
-    with pytest.raises(ValueError, match=r"measure_size=0\.03 holds one of 40 samples out"):
+    with pytest.raises(ValueError, match=r"measure_size=0\.03 holds out one of 40 samples"):
         search_on(problem(count=40)[0], measure_size=0.03)
 
 

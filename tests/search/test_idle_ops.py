@@ -127,7 +127,7 @@ def test_a_search_goes_on_with_the_ops_it_has():
     again.load_state_dict(search.state_dict())
     assert again.state_dict()["ops"] == list(search.ops)
     coloured, _ = search_on(IMAGES)
-    with pytest.raises(ValueError, match="the saved search has another ops"):
+    with pytest.raises(ValueError, match="the saved search has a different ops"):
         coloured.load_state_dict(search.state_dict())
 
 

@@ -69,7 +69,7 @@ def test_any_optimizer_of_torch(name):
 def test_optimizers_that_need_a_closure_are_refused():
     search, model = search_of(), network()
     before = copy.deepcopy(model.state_dict())
-    with pytest.raises(TypeError, match=r"LBFGS takes steps by calling a closure, .* such as SGD or AdamW"):
+    with pytest.raises(TypeError, match=r"LBFGS needs a closure to take steps, .* such as SGD or AdamW"):
         step(search, model, torch.optim.LBFGS(model.parameters()))
     torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
 

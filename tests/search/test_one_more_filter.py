@@ -86,7 +86,7 @@ class StrengthFilter(Filter[StrengthState]):
     kind: ClassVar[str] = "test-strength"
     needs_training_loss: ClassVar[bool] = True
 
-    def init(self, seed, ops):
+    def init(self, seed, ops, epochs):
         return StrengthState(seed=seed, ops=ops)
 
     def policy(self, state):
@@ -192,11 +192,24 @@ def test_a_loop_that_observes_too_little_is_told(batches, observed):
         assert loop.search.steps_taken == 3, "more than half, as a loader that drops its last batch has"
         return
     message = (
-        rf"the filter needs the training losses, and epoch 1 observed {observed} of 48 samples; call search.observe"
+        rf"the filter needs the training losses, but epoch 1 observed {observed} of 48 samples; call search.observe"
     )
     with pytest.raises(ValueError, match=message):
         loop.run(observe=lambda number: number < batches)
     assert loop.search.steps_taken == 0
+
+
+def test_epochs_of_fewer_batches_than_the_data_set_has():
+    search, model = search_of(), network()
+    for _ in search.epochs():
+        for number, (images, _, ids) in enumerate(DataLoader(search.training_set(), batch_size=8)):
+            if number == 2:
+                break
+            search.augment(images, ids)
+            search.observe(ids, torch.full((8,), 0.5))
+        search.step(model, loss=cross_entropy, preprocess=preprocess)
+    assert search.steps_taken == 3
+    assert search.state.training_loss == 0.5
 
 
 def test_what_observe_takes():

@@ -7,6 +7,7 @@ from torch.utils.data import DataLoader
 from toy import IMAGES, LABELS, cross_entropy, preprocess
 
 import particleaugment as pa
+from particleaugment.search.controls import FrozenDifficultyFilter
 
 
 def end(search, model, optimizer=None):
@@ -91,7 +92,7 @@ def test_a_step_that_is_due_is_missed():
     epochs = search.epochs()
     assert next(epochs) == 1
     augment_all(search)
-    with pytest.raises(ValueError, match=r"epoch 1 passed without search.step\(model, ...\); call it after each epoch"):
+    with pytest.raises(ValueError, match=r"epoch 1 ended without search.step\(model, ...\); call it after each epoch"):
         next(epochs)
 
 
@@ -106,7 +107,7 @@ def test_a_step_that_is_not_due_may_be_left_out():
 
 def test_an_epoch_in_which_nothing_was_augmented():
     search, (model, _) = gap_search(epochs=2), learning()
-    message = r"no image was augmented in epoch 1; call search.augment\(images, ids\) on each batch, or give pa.ImageTr"
+    message = r"no image was augmented in epoch 1; call search.augment\(images, ids\) on each batch, or pass pa.ImageTr"
     epochs = search.epochs()
     next(epochs)
     with pytest.raises(ValueError, match=message):
@@ -126,16 +127,16 @@ def test_a_loop_without_epochs():
     search, (model, _) = gap_search(), learning()
     ids = search.training_set().ids[:4]
     for call in (lambda: search.augment(IMAGES[ids], ids), lambda: end(search, model)):
-        with pytest.raises(ValueError, match=r"no epoch has begun; .* for epoch in search.epochs\(\)"):
+        with pytest.raises(ValueError, match=r"no epoch has started; .* for epoch in search.epochs\(\)"):
             call()
-    with pytest.raises(ValueError, match="no epoch has begun"):
+    with pytest.raises(ValueError, match="no epoch has started"):
         search.training_set(transform=pa.ImageTransform(search))[0]
 
 
 def test_a_step_is_taken_once_per_epoch():
     search, (model, _) = gap_search(), learning()
     ids_by_epoch(search, model, stop_after=1)
-    with pytest.raises(ValueError, match=r"search.step was called before in epoch 1; call it once, after each epoch"):
+    with pytest.raises(ValueError, match=r"search.step was already called in epoch 1; call it once, after each epoch"):
         end(search, model)
     assert search.steps_taken == 1
 
@@ -143,13 +144,13 @@ def test_a_step_is_taken_once_per_epoch():
 def test_epochs_that_a_trainer_counts_otherwise():
     search, (model, _) = gap_search(epochs=3), learning()
     with pytest.raises(
-        ValueError, match=r"epoch 3 cannot follow: the search is in epoch 0; where training resumes, load"
+        ValueError, match=r"epoch 3 is out of order: the search is in epoch 0; to resume training, also load"
     ):
         search.begin_epoch(3)
     ids_by_epoch(search, model)
-    with pytest.raises(ValueError, match="the search was made for 3 epochs, and this is epoch 4"):
+    with pytest.raises(ValueError, match="the search was created for 3 epochs, and this is epoch 4"):
         search.begin_epoch(4)
-    with pytest.raises(ValueError, match="epoch 3 cannot follow: the search is after epoch 3"):
+    with pytest.raises(ValueError, match="epoch 3 is out of order: the search is after epoch 3"):
         search.begin_epoch(3)
 
 
@@ -163,7 +164,7 @@ def test_augmenting_without_ids():
         search.augment(IMAGES)
     for call in (lambda: search.augment(IMAGES, None), lambda: pa.ImageTransform(search)(IMAGES[0])):
         with pytest.raises(
-            ValueError, match=r"a search augments samples by their ids; pass those that search.training"
+            ValueError, match=r"a search needs sample ids; pass search.augment the ids that search.training"
         ):
             call()
 
@@ -173,7 +174,7 @@ def test_augmenting_what_is_held_out():
     search.begin_epoch(1)
     unseen = search.division.split[1]
     message = (
-        rf"sample {unseen[0]} is held out for measuring and must not be trained on in epoch 1; make the training lo"
+        rf"sample {unseen[0]} is held out for measuring and must not be trained on in epoch 1; create the training lo"
     )
     for call in (
         lambda: search.augment(IMAGES, torch.arange(48)),
@@ -211,7 +212,7 @@ def test_held_out_images_under_made_up_ids():
     next(epochs)
     for images, ids in made_up_ids(search):
         search.augment(images, ids)
-    message = r"images were augmented under the ids of \d+ other samples, and some of these images are held out for mea"
+    message = r"images were augmented with the ids of \d+ other samples, and some of these images are held out for mea"
     with pytest.raises(ValueError, match=message):
         end(search, model)
     augment_all(search)
@@ -240,10 +241,87 @@ def test_an_image_that_the_data_set_has_twice():
     assert list(ids_by_epoch(search, model)) == [1, 2, 3, 4, 5]
 
 
+class Flipped(torch.utils.data.Dataset):
+    """Images that are mirrored at random whenever they are read."""
+
+    targets = LABELS.repeat(3)
+
+    def __init__(self):
+        self.generator = torch.Generator().manual_seed(0)
+
+    def __len__(self):
+        return 144
+
+    def __getitem__(self, index):
+        image = IMAGES[index % 48]
+        mirrored = torch.rand((), generator=self.generator) < 0.5
+        return image.flip(-1) if mirrored else image, int(self.targets[index])
+
+
+def test_images_that_change_at_each_reading_are_told_by_their_ids_alone():
+    search, (model, _) = gap_search(epochs=5, data=Flipped()), learning()
+    assert list(ids_by_epoch(search, model)) == [1, 2, 3, 4, 5]
+
+
+def test_copies_of_held_out_images_are_read_once_more_and_named():
+    class Pictures(list):
+        read = 0
+
+        def __getitem__(self, index):
+            self.read += 1
+            return super().__getitem__(index)
+
+    data, said = Pictures([(image, int(label)) for image, label in zip(IMAGES, LABELS)] * 2), []
+    data.targets = LABELS.repeat(2)
+    search, (model, _) = gap_search(epochs=10, data=data, say=said.append), learning()
+    held_out = (search.division.split[1] % 48).bincount()
+    copied, images = int((held_out == 1).sum()), int((held_out > 0).sum())  # of a few both copies are held out
+    reads = []
+    for _ in search.epochs():
+        augment_all(search)
+        data.read = 0
+        end(search, model)
+        reads.append(data.read)
+    assert said == [
+        f"{copied} of {images} held-out images also occur among the training samples, so the filter measures on images "
+        "that the network has trained on; remove the copies, or pass groups that keep them together"
+    ]
+    assert reads[0] > reads[1] == reads[2], "copies are known from then on"
+    said.clear()
+    groups = torch.arange(48).repeat(2)
+    ids_by_epoch(gap_search(epochs=5, data=data, groups=groups, say=said.append), model)
+    assert said == []
+
+
+def test_images_at_any_place_of_a_buffer():
+    records = torch.cat([LABELS[:, None].to(torch.uint8), IMAGES.flatten(1)], dim=1)
+    images = records[:, 1:].view(48, 3, 8, 8)  # as CIFAR's files have them, a byte for the label before each
+    search, (model, _) = gap_search(epochs=5, data=(images, LABELS)), learning()
+    assert list(ids_by_epoch(search, model)) == [1, 2, 3, 4, 5]
+
+
+def test_one_image_at_a_time():
+    search, other = gap_search(epochs=5), gap_search(epochs=5)
+    for each in (search, other):
+        each.begin_epoch(1)
+    ids = search.training_set().ids[:6]
+    batch = search.augment(IMAGES[ids], ids)
+    for number, augmented in zip(ids, batch):
+        assert torch.equal(other.augment(IMAGES[number], number), augmented)
+        assert torch.equal(other.augment(IMAGES[number], int(number)), augmented)
+    assert end(other, learning()[0]).step == 1
+
+
+def test_a_seed_that_is_none():
+    for filter in (pa.DifficultyFilter(), FrozenDifficultyFilter()):
+        with pytest.raises(ValueError, match=r"^seed must be in 0..2\^63-1, got -1"):
+            pa.ParticleAugment((IMAGES, LABELS), epochs=3, filter=filter, seed=-1)
+
+
 def test_training_beyond_the_last_epoch():
     search, (model, _) = gap_search(epochs=3), learning()
     ids_by_epoch(search, model)
-    message = "the search was made for 3 epochs, and this is epoch 4; pass ParticleAugment the number of epochs"
+    message = "the search was created for 3 epochs, and this is epoch 4; pass ParticleAugment the number of epochs"
     with pytest.raises(ValueError, match=message):
         augment_all(search)
     search.augmentation.set_epoch(4)
@@ -255,7 +333,7 @@ def test_training_beyond_the_last_epoch():
 def test_ids_that_no_sample_has(number):
     for search in (gap_search(), search_of()):
         search.begin_epoch(1)
-        with pytest.raises(ValueError, match=rf"place in the train_set, from 0 to 47, got {number}|negative"):
+        with pytest.raises(ValueError, match=rf"index in the train_set, from 0 to 47, got {number}|negative"):
             search.augment(IMAGES[:1], torch.tensor([number]))
 
 
@@ -276,7 +354,7 @@ def test_a_data_set_that_augments_by_the_search_itself_is_noticed():
     for _ in search.epochs():
         list(search.training_set())
         with pytest.raises(
-            ValueError, match=r"the train_set augments its images by this search, .* search.training_set\(trans"
+            ValueError, match=r"the train_set augments its images with this search, .* search.training_set"
         ):
             end(search, model)
         break
@@ -291,8 +369,8 @@ def test_a_data_set_that_augments_by_the_search_itself_is_noticed():
 def test_a_search_on_other_data_cannot_be_loaded():
     saved = gap_search().state_dict()
     for data in ((IMAGES[:47], LABELS[:47]), (IMAGES, LABELS.flip(0))):
-        with pytest.raises(ValueError, match="the saved search was made for another train_set: number, classes or gro"):
+        with pytest.raises(ValueError, match="the saved search has a different train_set: number, classes or gro"):
             gap_search(data=data).load_state_dict(saved)
-    with pytest.raises(ValueError, match="another train_set"):
+    with pytest.raises(ValueError, match="different train_set"):
         gap_search(groups=torch.arange(48) // 2).load_state_dict(saved)
     gap_search(data=[(image, int(label)) for image, label in zip(IMAGES, LABELS)]).load_state_dict(saved)

@@ -40,7 +40,7 @@ def measurement(d0=2.0, particles=6, samples=10, seed=0):
 
 def started(filter, delta, steps=0):
     """A state whose weights have been updated by some δ."""
-    state = filter.init(3, OPS)
+    state = filter.init(3, OPS, epochs=60)
     return replace(state, steps=steps, particles=pf.reweight(state.particles, delta)[0])
 
 
@@ -131,7 +131,7 @@ def test_a_good_clone_updates_the_weights():
 
 def test_the_frozen_control_moves_the_particles_and_measures_nothing():
     filter = FrozenPaperFilter(num_particles=6, nonzero=2)
-    state = filter.init(3, OPS)
+    state = filter.init(3, OPS, epochs=60)
     new, record = filter.step(state, Subject(trainee=None, labels=torch.arange(4)), epoch=1, epochs=None)
     assert new.particles == pf.transition(state.particles, seed=3, step=1)
     assert (new.steps, record.step, record.skip_reason, record.effective_sample_size) == (1, 1, None, 6.0)
@@ -154,7 +154,7 @@ def test_the_shuffled_control_permutes_what_was_measured():
 
 def test_the_unskipped_control_updates_by_the_wrong_sign_too():
     filter = UnskippedPaperFilter(num_particles=6, nonzero=2, alpha=0.0)
-    state, measured = filter.init(3, OPS), measurement(d0=-1.0)
+    state, measured = filter.init(3, OPS, epochs=60), measurement(d0=-1.0)
     new, record = filter.update(filter.moved(state), measured)
     assert (record.skip_reason, new.skipped) == (None, 0)
     falls = (measured.ref - measured.upd).sum(1)
@@ -168,14 +168,16 @@ def test_the_authors_code_forgets_its_weights_and_gates_twice():
     filter = AuthorsFilter(num_particles=6, nonzero=2)
     state = started(filter, torch.linspace(-3, 2, 6), steps=4)
     moved = filter.moved(state)
-    assert moved.particles == pf.transition(filter.init(3, OPS).particles, seed=3, step=5)
+    assert moved.particles == pf.transition(filter.init(3, OPS, epochs=60).particles, seed=3, step=5)
     assert torch.equal(filter.policy(moved).particles, moved.particles.particles / 2)
     assert (filter.m, filter.start_value, filter.resampling) == (10.0, 0.5, "multinomial")
 
 
 def test_a_clone_takes_an_optimizer():
     model, optimizer = learning()
-    message = "the filter 'paper' trains a clone of the network; pass search.step the optimizer .* and batch_size"
+    message = (
+        "the filter 'paper' trains a clone of the network; pass the network's optimizer and batch_size to search.step"
+    )
     with pytest.raises(ValueError, match=message):
         step(search_of(), model, None)
     with pytest.raises(ValueError, match=message):

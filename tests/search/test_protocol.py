@@ -46,11 +46,11 @@ def test_states_are_immutable_and_come_back_from_plain_values(searching):
     search, _ = searching
     with pytest.raises(AttributeError):
         search.state.steps = 9
-    history = [(1, search.filter.init(7, search.ops)), (2, search.state)]
+    history = [(1, search.filter.init(7, search.ops, search.num_epochs)), (2, search.state)]
     saved = packed(history)
     plain = [value if isinstance(value, torch.Tensor) else torch.tensor(value) for value in saved.values()]
     assert all(len(column) == 2 for column in plain)
-    assert unpacked(saved, search.filter.init(7, search.ops)) == history
+    assert unpacked(saved, search.filter.init(7, search.ops, search.num_epochs)) == history
 
 
 def test_what_is_held_out_is_what_the_filter_says(searching):

@@ -59,7 +59,7 @@ def test_a_step_measures_on_the_groups_that_are_held_out(monkeypatch):
 
 
 def test_groups_that_do_not_fit_the_samples():
-    with pytest.raises(ValueError, match="groups must name the group of each of the 120 samples, got 119"):
+    with pytest.raises(ValueError, match="groups must have one entry for each of the 120 samples, got 119"):
         search_of(groups=PATIENTS[:-1])
     with pytest.raises(TypeError, match="groups must be one whole number or name per sample"):
         search_of(groups=[0.5, 1.5])

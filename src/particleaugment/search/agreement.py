@@ -28,8 +28,8 @@ def require_same_on_ranks(ranks: Ranks, state: FilterState, when: str, *given: T
     if differing := ranks.differing([*state_tensors(state), *given]):
         raise RankError(
             f"the search on rank {', '.join(map(str, differing))} differs from that on rank 0 {when} filter step "
-            f"{state.steps + (when == 'before')}; ranks must make the search alike, from one seed and data "
-            "set, be at the same epoch, and be given the same batch size"
+            f"{state.steps + (when == 'before')}; create the search with the same seed and data set on all "
+            "ranks, and call step at the same epoch with the same batch size"
         )
 
 
@@ -38,11 +38,11 @@ def require_same_as_saved(mine: Mapping[str, Any], saved: Mapping[str, Any]) -> 
     for key in ("filter", "ops", "epochs", "seed"):
         if saved[key] != mine[key]:
             raise ValueError(
-                f"the saved search has another {key}: {saved[key]!r} instead of {mine[key]!r}; "
-                "make ParticleAugment with that"
+                f"the saved search has a different {key}, {saved[key]!r} instead of {mine[key]!r}; "
+                "create ParticleAugment with the saved one"
             )
     if saved["data"] != mine["data"]:
         raise ValueError(
-            "the saved search was made for another train_set: number, classes or groups of its samples differ; "
-            "make ParticleAugment with that"
+            "the saved search has a different train_set: number, classes or groups of its samples differ; "
+            "create ParticleAugment with the same data"
         )

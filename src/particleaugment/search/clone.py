@@ -152,7 +152,7 @@ def training_of_clone(
         return optimizer, batch_size
     if filter.trains_clone:
         raise ValueError(
-            f"the filter {filter.kind!r} trains a clone of the network; pass search.step the optimizer "
-            "that trains the network, and batch_size"
+            f"the filter {filter.kind!r} trains a clone of the network; pass the network's optimizer and "
+            "batch_size to search.step"
         )
     return torch.optim.SGD(model.parameters(), lr=0.0), 1  # never takes a step

@@ -1,4 +1,4 @@
-"""Controls: the filters with one thing taken out, to find out what it is worth. They are for comparisons."""
+"""Controls for comparisons: the filters with one part removed, to find out what that part is worth."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class FrozenDifficultyFilter(DifficultyFilter):
-    """The difficulty filter with the strength that it starts at: nothing is measured."""
+    """The difficulty filter at its initial strength: nothing is measured."""
 
     kind: ClassVar[str] = "difficulty-frozen"
     needs_training_loss: ClassVar[bool] = False
@@ -91,7 +91,7 @@ class FrozenGapFilter(GapFilter):
         """Return the control of a filter."""
         return cls(**_settings(filter))
 
-    def init(self, seed: int, ops: tuple[str, ...]) -> GapState:
+    def init(self, seed: int, ops: tuple[str, ...], epochs: int) -> GapState:
         """Return particles with active ops: there is no gap to wait for."""
         return self.scattered(seed, ops)
 
@@ -111,7 +111,7 @@ class FrozenGapFilter(GapFilter):
 
 @dataclass(frozen=True, kw_only=True)
 class ShuffledPaperFilter(_PaperControl):
-    """The paper's filter with the measured δ permuted among the particles: as much selection, none of it informed."""
+    """The paper's filter with the measured δ permuted among the particles: as much selection, without information."""
 
     kind: ClassVar[str] = "paper-shuffled"
 
@@ -124,7 +124,7 @@ class ShuffledPaperFilter(_PaperControl):
 
 @dataclass(frozen=True, kw_only=True)
 class UnskippedPaperFilter(_PaperControl):
-    """The paper's filter without the rule that skips steps: where d0 is negative, an update inverts the ranking."""
+    """The paper's filter without the rule that skips steps: if d0 is negative, the update inverts the ranking."""
 
     kind: ClassVar[str] = "paper-unskipped"
 
@@ -137,8 +137,8 @@ class UnskippedPaperFilter(_PaperControl):
 class AuthorsFilter(PaperFilter):
     """What the authors' released code does.
 
-    The filter starts from its first particles at every step, a chosen op is applied with probability 1/2 only, the
-    level is always 10, and resampling is multinomial.
+    Every step starts again from the initial particles, a chosen op is applied only with probability 1/2, the level is
+    always 10, and resampling is multinomial.
     """
 
     m: float = 10.0
@@ -160,7 +160,7 @@ class AuthorsFilter(PaperFilter):
 
     def moved(self, state: PaperState) -> PaperState:
         """Return the first particles after the transition."""
-        first = self.init(state.seed, state.ops)
+        first = self.scattered(state.seed, state.ops)
         return super().moved(replace(state, particles=first.particles))
 
 

@@ -1,15 +1,16 @@
 """A filter that keeps training about as hard as new samples are.
 
-A network whose augmented training samples are far easier than new, plain ones memorises them; where they are far
-harder, it wastes capacity on augmentation. So one number is steered, the strength of an even mixture of ops. One step:
+A network memorises its augmented training samples if they are far easier than new, plain ones. If they are far harder,
+it wastes capacity on augmentation. So the filter controls one number, the strength of a uniform mixture of ops. One
+step:
 
-1. *measurement*: the difficulty, which is the epoch's mean training loss under augmentation over the mean loss of a few
-   held-out samples, plain. Training knows the first; the second takes one small forward pass, and is averaged over a
-   twentieth of training;
+1. *measurement*: the difficulty, which is the epoch's mean training loss under augmentation divided by the mean loss on
+   a few plain held-out samples. Training computes the first anyway. The second takes one small forward pass, and is
+   averaged over a twentieth of training;
 2. *error*: the logarithm of wanted over measured difficulty, clipped to [-1, 1];
 3. *update*: strength changes by a factor, whose logarithm is the error times ``speed`` over the number of steps;
-4. *brake*: where the training loss has fallen less than its time has passed, the run is too short to learn under
-   augmentation, and strength falls at once; see :func:`lag`.
+4. *brake*: if the training loss falls more slowly than training time passes, the run is too short to learn under
+   augmentation, and strength drops at once; see :func:`lag`.
 
 Only the held-out loss is averaged: it is noisy, and hardly depends on current strength. The training loss responds to
 strength at once, and averaging it would make strength overshoot. The response is about linear, so a factor has the same
@@ -18,9 +19,9 @@ effect at every strength, where a fixed amount would make low strengths oscillat
 The wanted difficulty falls over training. Early on, every policy has a difficulty near 1, since both losses are near
 chance; later, a network that never sees a sample unchanged still learns its training samples better than new ones.
 
-Strength is the mean number of ops per image. Each image gets from none to twice as many, all counts equally often, so
-that some stay plain while others change a lot. In the last fifth of training strength stays, and the network trains on
-all samples.
+Strength is the mean number of ops per image. Each image gets between zero and twice that number, all counts equally
+likely, so some images stay plain while others change a lot. In the last fifth of training strength is fixed, and the
+network trains on all samples.
 """
 
 from __future__ import annotations
@@ -57,29 +58,33 @@ STEERED = 0.8
 """Share of training over which strength is steered and samples are held out."""
 MEMORY = 0.05
 """Share of training over which held-out losses are averaged."""
+LONG = 100
+"""Number of epochs from which a run starts at full strength; shorter runs start at a share of it."""
+FULL = 2.0
+"""Mean number of ops per image that long runs start at."""
 FEWEST, MOST = 64, 1024
-"""Samples that are held out, where the settings leave that to the data and there are enough."""
+"""Bounds on the number of held-out samples if ``measure_size`` is ``auto`` and there are enough samples."""
 INFORMED = 0.4
-"""Share of training from which on difficulty counts fully; before it, every policy has one near 1."""
+"""Share of training after which difficulty counts fully; before that, it is near 1 under every policy."""
 LEARNED = 0.3
-"""Share of the loss of chance by which the training loss should have fallen when that share of training is done."""
+"""Share by which the training loss should have fallen below chance once that share of training is done."""
 FASTEST = 0.5
 """Largest logarithm of the factor by which strength changes in one step."""
 BELOW = 0.25
-"""Added to strength before it is multiplied, so that it reaches 0 and leaves it again."""
+"""Added to strength before it is multiplied, so that it can reach 0 and leave it again."""
 BRAKE = 2.0
-"""How many ops per image the brake takes away in one step at most."""
+"""Most ops per image that the brake removes in one step."""
 _GRACE = 0.03  # of training, before which nothing can be said about its pace
 _LEAST_LOSS = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
 class DifficultyState(FilterState):
-    """The strength, and the averaged loss that it is steered by.
+    """The strength, and the averaged held-out loss that controls it.
 
     Attributes:
         strength: Mean number of ops per image.
-        held_out_loss: Averaged loss of the held-out samples; 0 before the first measurement.
+        held_out_loss: Averaged loss on the held-out samples; 0 before the first measurement.
     """
 
     strength: float = 0.0
@@ -103,10 +108,11 @@ class DifficultyRecord(FilterRecord):
 
     Attributes:
         strength: Mean number of ops per image after the step.
-        training_loss: Mean loss of the epoch's samples under augmentation.
-        held_out_loss: Loss to expect of new samples, from the held-out ones; None in the last fifth of training.
-        difficulty: Training loss over the averaged held-out loss.
-        wanted: The difficulty that was wanted; None in the last fifth of training.
+        training_loss: Mean training loss of the epoch under augmentation.
+        held_out_loss: Expected loss on new samples, estimated from the held-out ones; None in the last fifth of
+            training.
+        difficulty: Training loss divided by the averaged held-out loss.
+        wanted: The wanted difficulty; None in the last fifth of training.
     """
 
     strength: float
@@ -123,22 +129,22 @@ class DifficultyFilter(Filter[DifficultyState]):
     ``measure_size`` samples are held out for the first four fifths of training.
 
     Attributes:
-        difficulty: Wanted ratio of the training loss under augmentation to the loss of held-out, plain samples, from
-            four fifths of training on.
-        early_difficulty: Wanted ratio at the start, from where it falls linearly.
-        speed: By how much the logarithm of strength could change over the whole run, if the error were 1 throughout.
-        start: Strength at the start.
-        slots: Most ops per image, twice the highest strength.
-        every: Epochs between steps; ``auto`` is every epoch, or about a hundred steps where epochs are short.
-        warmup: First epoch that a step may follow.
-        measure_size: Held-out samples: a number, or a fraction of the data; ``auto`` is 2 %, but at least 64, at most
-            1,024, and never more than a tenth.
+        difficulty: Wanted ratio of training loss under augmentation to loss on plain held-out samples, after four
+            fifths of training.
+        early_difficulty: Wanted ratio at the start; it falls linearly to ``difficulty``.
+        speed: How far the logarithm of strength could move over the whole run if the error were always 1.
+        start: Strength at the start. ``auto``: 2, or proportionally less for runs of fewer than 100 epochs.
+        slots: Maximum number of ops per image; twice the highest strength.
+        every: Epochs between filter steps. ``auto``: every epoch, or about a hundred steps if epochs are short.
+        warmup: First epoch that may end with a filter step.
+        measure_size: Held-out samples: a number, or a fraction of the data. ``auto``: 2 %, at least 64 and at most
+            1,024, but never more than a tenth of the data.
         semantics: Name of the mapping from level to argument.
 
     >>> filter = DifficultyFilter()
     >>> filter.wanted(epoch=0, epochs=100), filter.wanted(epoch=80, epochs=100)
     (1.1, 0.6)
-    >>> state = filter.init(seed=0, ops=("Rotate", "Color"))
+    >>> state = filter.init(seed=0, ops=("Rotate", "Color"), epochs=100)
     >>> memorising = filter.updated(state, training_loss=0.1, held_out_loss=1.0, epoch=50, epochs=100)
     >>> state.strength, round(memorising.strength, 3)
     (2.0, 3.107)
@@ -147,7 +153,7 @@ class DifficultyFilter(Filter[DifficultyState]):
     difficulty: float = 0.6
     early_difficulty: float = 1.1
     speed: float = 40.0
-    start: float = 2.0
+    start: float | str = "auto"
     slots: int = 8
     every: int | str = "auto"
     warmup: int = 1
@@ -162,17 +168,33 @@ class DifficultyFilter(Filter[DifficultyState]):
         for name in ("difficulty", "early_difficulty"):
             as_real(name, getattr(self, name), "it is the wanted ratio of two losses", low=1e-3, high=1e3)
         as_real("speed", self.speed, "it is how far the logarithm of strength could move over the run", low=0.0)
-        as_real("start", self.start, "it is the mean number of ops per image", low=0.0, high=self.strongest)
+        if not isinstance(self.start, str):
+            as_real("start", self.start, "it is the mean number of ops per image", low=0.0, high=self.strongest)
+        elif self.start != "auto":
+            raise ValueError(f"start must be auto, or the mean number of ops per image, got {self.start!r}")
         check_moments(self.every, self.warmup)
         if self.measure_size != "auto":
             check_size("measure_size", self.measure_size)
 
     # The algorithm.
 
-    def init(self, seed: int, ops: tuple[str, ...]) -> DifficultyState:
-        """Return the state that a search starts from; where the ops are not chosen, they are TrivialAugment's."""
+    def init(self, seed: int, ops: tuple[str, ...], epochs: int) -> DifficultyState:
+        """Return the state that a search starts from; by default its ops are TrivialAugment's."""
         drawn = TrivialAugment.ops if ops == OPS else ops
-        return DifficultyState(seed=seed, ops=drawn, strength=self.start)
+        return DifficultyState(seed=seed, ops=drawn, strength=self.first_strength(epochs))
+
+    def first_strength(self, epochs: int) -> float:
+        """Return the strength that a run starts at.
+
+        A network memorises samples that it sees often. In a run of few epochs there is little to prevent, and no time
+        to unlearn a start that was too strong.
+
+        >>> DifficultyFilter().first_strength(epochs=40), DifficultyFilter().first_strength(epochs=250)
+        (0.8, 2.0)
+        """
+        if isinstance(self.start, str):
+            return min(self.strongest, FULL * min(1.0, epochs / LONG))
+        return self.start
 
     def policy(self, state: DifficultyState) -> Mixture:
         """Return a mixture that applies as many ops per image, on average, as the strength says."""
@@ -195,7 +217,7 @@ class DifficultyFilter(Filter[DifficultyState]):
         for name, loss in (("held-out", held_out_loss), ("training", subject.training_loss)):
             if math.isfinite(loss):
                 continue
-            reason = f"the {name} loss is {loss}, so the difficulty is not known"
+            reason = f"the {name} loss is {loss}, so the difficulty is unknown"
             state = replace(state, skipped=state.skipped + 1)
             return state, self.record(state, skip_reason=reason, seconds=seconds)
         state = self.updated(
@@ -234,11 +256,11 @@ class DifficultyFilter(Filter[DifficultyState]):
 
         Args:
             state: The state before.
-            training_loss: Mean loss of the epoch's samples under augmentation.
-            held_out_loss: Mean loss of the held-out samples.
+            training_loss: Mean training loss of the epoch under augmentation.
+            held_out_loss: Mean loss on the held-out samples.
             epoch: The epoch, counted from 1.
             epochs: Length of the run.
-            chance: Loss of a network that has learned nothing, where that is known.
+            chance: Loss of a network that has learned nothing, if known.
         """
         steps, done = epochs / self.interval, epoch / epochs
         held_out_loss = averaged(held_out_loss, state.held_out_loss, MEMORY * steps)
@@ -282,7 +304,7 @@ class DifficultyFilter(Filter[DifficultyState]):
 
     def check(self, ops: tuple[str, ...], epochs: int) -> None:
         """Raise a ValueError where the settings do not suit the ops."""
-        self.policy(self.init(0, ops))
+        self.policy(self.init(0, ops, epochs))
 
 
 def averaged(loss: float, average: float, memory: float) -> float:

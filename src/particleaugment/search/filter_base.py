@@ -52,8 +52,8 @@ class FilterRecord:
 
     Attributes:
         step: Number of the step, from 1.
-        skip_reason: Why the measurement was not used, in a sentence, or None.
-        ops_per_image: Mean number of ops that the new policy applies.
+        skip_reason: One sentence that says why the measurement was not used, or None.
+        ops_per_image: Mean number of ops per image under the new policy.
         seconds: Time per phase.
     """
 
@@ -71,9 +71,9 @@ class Subject:
         trainee: The network; measuring leaves it as it was, bit for bit.
         labels: Class labels of all samples, held-out ones included.
         split: The samples that are trained on and those that are held out; None where none are.
-        training_loss: Mean loss of the epoch's samples under augmentation, as training went; None where it is not
-            known, which happens only to filters that do not need it.
-        snapshot: Memory for the network's way back from a clone's training, reused from step to step.
+        training_loss: Mean training loss of the epoch under augmentation; None if unknown, which happens only to
+            filters that do not need it.
+        snapshot: Memory to restore the network after a clone's training, reused from step to step.
         progress: Called after every batch; may raise to stop.
     """
 
@@ -96,10 +96,9 @@ class Filter(ABC, Generic[State]):
         trains_clone: Whether a step trains a copy of the network, which takes an optimizer.
         needs_training_loss: Whether a step needs :attr:`Subject.training_loss`. Loops then have to call
             :meth:`particleaugment.ParticleAugment.observe` for every batch; ``train`` knows the loss anyway.
-        every: Epochs from one step to the next; ``auto`` is every epoch, or in ``train`` about a hundred steps where
-            epochs are short.
+        every: Epochs between steps. ``auto``: every epoch, or in ``train`` about a hundred steps if epochs are short.
         warmup: First epoch that may end with a filter step.
-        measure_size: Samples that a step measures on: a number or a fraction, or ``auto`` where a filter offers that.
+        measure_size: Samples that a step measures on: a number or a fraction, or ``auto`` if the filter offers it.
     """
 
     kind: ClassVar[str]
@@ -110,8 +109,8 @@ class Filter(ABC, Generic[State]):
     measure_size: int | float | str
 
     @abstractmethod
-    def init(self, seed: int, ops: tuple[str, ...]) -> State:
-        """Return the state that a search starts from."""
+    def init(self, seed: int, ops: tuple[str, ...], epochs: int) -> State:
+        """Return the state that a search of so many epochs starts from."""
 
     @abstractmethod
     def policy(self, state: State) -> Policy:

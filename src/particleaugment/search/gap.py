@@ -7,11 +7,11 @@ The more the network overfits, the more augmentation it gets. One step:
    of their losses: one forward pass per op and image, and no clone. The loss of as many training images gives the
    generalisation gap. A particle's severity is the sum over its ops, weighted by their probabilities;
 3. *target*: the wanted severity is ``gain`` times the gap, averaged over a twentieth of training;
-4. *update*: of all weights that give the policy the wanted severity, take those nearest to the old ones;
+4. *update*: of all weights that give the policy the wanted severity, take the ones nearest to the old weights;
 5. *resampling* if the effective sample size is below α·r.
 
-Before any gap is known, nothing is applied. Over the last fifth of training severity is taken back to nothing, the gap
-is not measured any more, and D_vp is trained on.
+Until the first gap is measured, no op is applied. Over the last fifth of training severity falls to zero, the gap is no
+longer measured, and the network also trains on D_vp.
 """
 
 from __future__ import annotations
@@ -80,17 +80,17 @@ class GapState(ParticleState):
 
 @dataclass(frozen=True, kw_only=True)
 class GapRecord(ParticleRecord):
-    """What a step measured and did; what follows ``standard_error`` is left out where losses were not finite.
+    """What a step measured and did. If losses were not finite, the fields after ``standard_error`` are empty.
 
     Attributes:
-        delta: Severity of each particle; nan where it has no value.
+        delta: Severity of each particle; nan if undefined.
         standard_error: Standard error of each.
-        effects: Severity of each op, by how much it raises the loss.
+        effects: Severity of each op: by how much it raises the loss.
         effect_errors: Their standard errors.
         gap: Generalisation gap as measured in this step; None in the last fifth of training.
         mean_gap: Its mean over the last twentieth of training, which the wanted severity follows.
         severity: Mean severity of the new policy.
-        wanted_severity: What the update steered to.
+        wanted_severity: Target of the update.
     """
 
     delta: tuple[float, ...]
@@ -105,7 +105,7 @@ class GapRecord(ParticleRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class GapFilter(Filter[GapState]):
-    """Steers the policy's severity by the generalisation gap; the default.
+    """Steers the policy's severity by the generalisation gap.
 
     ``measure_size`` samples are held out for the first four fifths of training.
 
@@ -155,7 +155,7 @@ class GapFilter(Filter[GapState]):
         )
         nothing = pf.ParticleSet([[0.0], [0.0]])
         pf.sparse_transition(nothing, nonzero=1, value=self.start_value, sigma=self.sigma, seed=0, step=0)
-        as_real("gain", self.gain, "it is the severity wanted per generalisation gap", low=0.0)
+        as_real("gain", self.gain, "it is the wanted severity divided by the generalisation gap", low=0.0)
         check_resampling(self.alpha, self.resampling)
         check_moments(self.every, self.warmup)
         check_size("measure_size", self.measure_size)
@@ -164,7 +164,7 @@ class GapFilter(Filter[GapState]):
 
     # The algorithm.
 
-    def init(self, seed: int, ops: tuple[str, ...]) -> GapState:
+    def init(self, seed: int, ops: tuple[str, ...], epochs: int) -> GapState:
         """Return particles that do nothing, with equal weights."""
         state = self.scattered(seed, ops)
         return replace(state, particles=pf.ParticleSet(0.0 * state.particles.particles))
@@ -242,7 +242,7 @@ class GapFilter(Filter[GapState]):
             delta=nothing,
             standard_error=nothing,
             skip_reason=(
-                f"some losses are not finite (D_vp's mean is {found.loss:.6g}), so the ops' effects are not known"
+                f"some losses are not finite (D_vp's mean is {found.loss:.6g}), so the ops' effects are unknown"
             ),
             effective_sample_size=pf.effective_sample_size(moved.particles),
             ops_per_image=self.policy(moved).ops_per_image,
@@ -270,7 +270,7 @@ class GapFilter(Filter[GapState]):
 
     def check(self, ops: tuple[str, ...], epochs: int) -> None:
         """Raise a ValueError where the settings do not suit the ops."""
-        self.policy(self.init(0, ops))
+        self.policy(self.init(0, ops, epochs))
 
 
 def final_share(done: float) -> float:

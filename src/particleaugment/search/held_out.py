@@ -112,8 +112,8 @@ class Division:
         """Refuse an epoch beyond the training run."""
         if epoch > self.epochs:
             raise ValueError(
-                f"the search was made for {self.epochs} epochs, and this is epoch {epoch}; pass ParticleAugment the "
-                "number of epochs that the network is trained for"
+                f"the search was created for {self.epochs} epochs, and this is epoch {epoch}; pass ParticleAugment the "
+                "number of epochs that the network trains for"
             )
 
     def check(self, ids: Tensor, epoch: int) -> None:
@@ -124,7 +124,7 @@ class Division:
         number = int(ids[wrong][0])
         if not 0 <= number < len(self.labels):
             raise ValueError(
-                f"a sample's id is its place in the train_set, from 0 to {len(self.labels) - 1}, got {number}; pass "
+                f"a sample's id is its index in the train_set, from 0 to {len(self.labels) - 1}, got {number}; pass "
                 "the ids that search.training_set() yields"
             )
         raise ValueError(self.complaint(f"sample {number} is", epoch))
@@ -133,8 +133,8 @@ class Division:
     def complaint(what: str, epoch: int) -> str:
         """Return what is said where held-out samples are trained on."""
         return (
-            f"{what} held out for measuring and must not be trained on in epoch {epoch}; make the training loader of "
-            "search.training_set(), and its sampler, if it has one"
+            f"{what} held out for measuring and must not be trained on in epoch {epoch}; create the training loader, "
+            "and its sampler if it has one, from search.training_set()"
         )
 
 
@@ -145,10 +145,10 @@ def _draw_split(filter: Filter[Any], labels: Tensor, seed: int, groups: Tensor |
     try:
         trained, held_out = held_out_split(labels, size, seed, groups)
     except ValueError as error:
-        raise ValueError(f"measure_size={size} does not suit {len(labels)} samples: {error}") from None
+        raise ValueError(f"measure_size={size} does not work with {len(labels)} samples: {error}") from None
     if len(held_out) < 2:
         raise ValueError(
-            f"measure_size={size} holds one of {len(labels)} samples out for measuring, which gives no standard "
-            "error; set a number, such as measure_size=32, or a larger fraction"
+            f"measure_size={size} holds out one of {len(labels)} samples, which gives no standard error; set a "
+            "number, such as measure_size=32, or a larger fraction"
         )
     return trained, held_out

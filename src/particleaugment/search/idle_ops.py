@@ -45,7 +45,7 @@ def ops_in_use(filter: Filter[Any], ops: tuple[str, ...], samples: Samples | Ima
         samples: The training samples; up to 256 of those in memory count, up to 32 of others.
         epochs: Length of the run.
     """
-    used = without_colour(filter, ops)
+    used = without_colour(filter, ops, epochs)
     if used == ops or not are_grey(samples):
         return ops
     try:
@@ -55,16 +55,16 @@ def ops_in_use(filter: Filter[Any], ops: tuple[str, ...], samples: Samples | Ima
     return used
 
 
-def without_colour(filter: Filter[Any], ops: tuple[str, ...]) -> tuple[str, ...]:
+def without_colour(filter: Filter[Any], ops: tuple[str, ...], epochs: int) -> tuple[str, ...]:
     """Return the ops that a filter is given where images are grey.
 
     >>> from particleaugment.search.gap import GapFilter
-    >>> len(OPS), len(without_colour(GapFilter(), OPS)), without_colour(GapFilter(), ("Rotate", "Color"))
+    >>> len(OPS), len(without_colour(GapFilter(), OPS, 60)), without_colour(GapFilter(), ("Rotate", "Color"), 60)
     (15, 14, ('Rotate', 'Color'))
     """
     if ops != OPS:
         return ops
-    drawn = filter.init(0, ops).ops  # a filter may have a default set of its own
+    drawn = filter.init(0, ops, epochs).ops  # a filter may have a default set of its own
     return tuple(name for name in drawn if name not in COLOUR_OPS) or ops
 
 

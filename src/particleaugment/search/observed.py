@@ -31,10 +31,15 @@ class ObservedLosses:
         self._total = torch.tensor(float(total), dtype=torch.float64, device="cpu")
         self._count = int(count)
         self._shares: tuple[Share, ...] = ()  # those of all ranks, while nothing was added since they were gathered
+        self._augmented = 0
 
     def clear(self) -> None:
         """Forget all losses, at the beginning of an epoch."""
         self._set(0.0, 0)
+
+    def expect(self, samples: int) -> None:
+        """Note that so many samples were augmented: an epoch need not have all of the data set."""
+        self._augmented += samples
 
     def add(self, ids: Tensor, losses: Tensor) -> None:
         """Add a batch's losses: one per sample, or their mean."""
@@ -57,14 +62,16 @@ class ObservedLosses:
         self._shares = ()
 
     def mean(self, ranks: Ranks, of: int, epoch: int) -> float:
-        """Return the mean over all ranks, or raise a ValueError if it is of less than half of ``of`` samples.
+        """Return the mean over all ranks, or raise a ValueError if it is of less than half of the samples.
 
-        A loader that drops its last batch still has more than half of them.
+        These are ``of``, or as many as were augmented where that is known and less. A loader that drops its last batch
+        still has more than half of them.
         """
-        total, count = ranks.sum(*self._share())
-        if 2 * count < of:
+        total, count, augmented = ranks.sum(*self._share(), self._augmented)
+        of = min(of, int(augmented) or of)
+        if 2 * count < of or not count:
             raise ValueError(
-                f"the filter needs the training losses, and epoch {epoch} observed {int(count)} of {of} samples; call "
+                f"the filter needs the training losses, but epoch {epoch} observed {int(count)} of {of} samples; call "
                 "search.observe(ids, losses) for every training batch"
             )
         return total / count

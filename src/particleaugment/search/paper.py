@@ -9,8 +9,8 @@ One step:
 4. *update*: w_i ← w_i (tanh(δ_i - 1) + 1)^η, normalised;
 5. *resampling* if the effective sample size is below α·r.
 
-Where d_0 is not clearly positive, or a loss is not finite, the measurement means nothing: the step ends after the
-transition and is counted as skipped.
+If d_0 is not clearly positive, or a loss is not finite, the measurement is meaningless: the step ends after the
+transition and counts as skipped.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = ["PaperFilter", "PaperRecord", "PaperState"]
 
 @dataclass(frozen=True, kw_only=True)
 class PaperState(ParticleState):
-    """The particles and their weights: the paper's filter remembers nothing else."""
+    """The particles and their weights, the only state of the paper's filter."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +51,8 @@ class PaperRecord(ParticleRecord):
     """What a step of the paper's filter measured and did.
 
     Attributes:
-        d0: Summed loss that the clone shed on plain samples.
-        delta: δ of each particle; nan where it has no value.
+        d0: By how much the clone's summed loss on plain samples fell.
+        delta: δ of each particle; nan if undefined.
         standard_error: Standard error of each.
     """
 
@@ -63,10 +63,10 @@ class PaperRecord(ParticleRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class PaperFilter(Filter[PaperState]):
-    """The paper's filter, to the letter.
+    """The paper's filter, as written.
 
     >>> filter = PaperFilter(num_particles=4, nonzero=2, eta=0.25)
-    >>> filter.init(seed=0, ops=("Rotate", "Invert", "Posterize")).particles
+    >>> filter.init(seed=0, ops=("Rotate", "Invert", "Posterize"), epochs=60).particles
     ParticleSet(r=4, n=3, N_eff=4, ops_per_image=0.5)
 
     Attributes:
@@ -136,7 +136,11 @@ class PaperFilter(Filter[PaperState]):
 
     # The algorithm.
 
-    def init(self, seed: int, ops: tuple[str, ...]) -> PaperState:
+    def init(self, seed: int, ops: tuple[str, ...], epochs: int) -> PaperState:
+        """Return the particles that a search starts from, however long it is."""
+        return self.scattered(seed, ops)
+
+    def scattered(self, seed: int, ops: tuple[str, ...]) -> PaperState:
         """Return particles that have l random ops each, at the start value, with equal weights."""
         particles = pf.sparse_init(
             num_particles=self.num_particles,
@@ -228,7 +232,7 @@ class PaperFilter(Filter[PaperState]):
 
     def check(self, ops: tuple[str, ...], epochs: int) -> None:
         """Raise a ValueError where the settings do not suit the ops."""
-        state = self.init(0, ops)
+        state = self.init(0, ops, epochs)
         self.policy(state)
         self.moved(state)
 
@@ -238,4 +242,4 @@ class PaperFilter(Filter[PaperState]):
             clone_samples(labels, split, self.clone_size, self.measure_size, seed, step=1)
         except (TypeError, ValueError) as error:
             named = "_size=" in str(error)
-            raise ValueError(f"{'' if named else 'clone_size and measure_size do not suit: '}{error}") from None
+            raise ValueError(f"{'' if named else 'clone_size and measure_size: '}{error}") from None

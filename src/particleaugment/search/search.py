@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from particleaugment.augment.module import Augment, checked_epoch
 from particleaugment.augment.transforms import Transform
 from particleaugment.core.op_table import OPS
+from particleaugment.core.random import checked_seed
 from particleaugment.data.listing import ImageList
 from particleaugment.data.samples import Samples
 from particleaugment.executors.targets import TargetOptions
@@ -41,8 +42,8 @@ __all__ = ["ParticleAugment"]
 class ParticleAugment:
     """Learns an augmentation policy while a network trains.
 
-    Train on :meth:`training_set`, in ``for epoch in search.epochs()``, with :meth:`augment` on each uint8 batch and
-    :meth:`step` after each epoch.
+    Train on :meth:`training_set` in a loop ``for epoch in search.epochs()``. Call :meth:`augment` on each uint8 batch,
+    :meth:`observe` with its losses, and :meth:`step` after each epoch.
 
     Args:
         train_set: All training data: a map-style data set of ``(image, target)``, or ``(images, targets)``; see
@@ -51,15 +52,16 @@ class ParticleAugment:
         filter: The filter and its settings, such as :class:`particleaugment.PaperFilter`; by default
             :class:`particleaugment.DifficultyFilter`.
         seed: Seed of every draw.
-        ops: Names of the ops that the policy draws from. Of the default ones, Color is left out where images are grey.
+        ops: Names of the ops that the policy draws from. The default leaves out Color if all images are grey.
         before: Always-on transforms before the policy, such as ``PadCrop(4), HorizontalFlip()``.
         after: Always-on transforms after it that keep uint8, such as ``RandomErasing()``.
         resample: Interpolation of the geometric ops.
         fill: Their fill colour.
         executor: See :func:`particleaugment.apply`.
-        groups: Group of each sample (a patient, a scene), a number or a name, where samples that are held out must not
-            share a group with those that are trained on.
-        say: Takes a line that names ops which are left out; by default it goes to the log ``particleaugment``.
+        groups: Group of each sample (a patient, a scene), as a number or a name. Held-out samples then share no group
+            with training samples.
+        say: Called with a line that names left-out ops, or copies of held-out images; by default the logger
+            ``particleaugment``.
         options: How masks, boxes and keypoints are read and moved, as in :class:`Augment`.
 
     >>> from torch.utils.data import DataLoader
@@ -99,21 +101,21 @@ class ParticleAugment:
         if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
             raise ValueError(f"epochs must be a whole number of at least 1, got {epochs!r}")
         self.filter: Filter[Any] = DEFAULT if filter is None else filter
-        self.num_epochs, self.ops, self.seed = epochs, checked_ops(ops), seed
+        self.num_epochs, self.ops, self.seed = epochs, checked_ops(ops), checked_seed(seed)
         self.filter.check(self.ops, epochs)
         self.samples = train_set if isinstance(train_set, (Samples, ImageList)) else Samples(train_set)
         self.division = Division(self.filter, self.samples.labels, epochs=epochs, seed=seed, groups=groups)
         asked, self.ops = self.ops, ops_in_use(self.filter, self.ops, self.samples, epochs)
         if self.ops != asked:
             say("Color changes nothing on grey images and is left out")
-        self.state: FilterState = self.filter.init(seed, self.ops)
+        self.state: FilterState = self.filter.init(seed, self.ops, epochs)
         self.frozen = False
         how: Any = {"before": before, "after": after, "executor": executor, "resample": resample, "fill": fill}
         self._augment = SearchAugment(self.policy, seed, self.division, **how, **options)
         self._history: list[tuple[int, FilterState]] = [(1, self.state)]
         self._snapshot = Snapshot()
         self._ended = False
-        self._observed = ObservedLosses()
+        self._observed, self._say = ObservedLosses(), say
         self._check_of_held_out: HeldOutCheck | None = None
 
     @property
@@ -128,7 +130,7 @@ class ParticleAugment:
 
     @property
     def policy(self) -> Policy:
-        """Today's policy, as a value."""
+        """The current policy."""
         return self.filter.policy(self.state)
 
     @property
@@ -138,12 +140,12 @@ class ParticleAugment:
 
     @property
     def epoch_ended(self) -> bool:
-        """Whether :meth:`step` was called after the present epoch."""
+        """Whether :meth:`step` was called after the current epoch."""
         return self._ended
 
     @property
     def augmentation(self) -> Augment:
-        """What :meth:`augment` calls; its policy follows the search, also in workers of a data loader that run."""
+        """The augmentation behind :meth:`augment`; its policy follows the search, also in running loader workers."""
         return self._augment
 
     # The training loop.
@@ -151,21 +153,21 @@ class ParticleAugment:
     def training_set(self, transform: Callable[[Any], Any] | None = None) -> TrainingSet:
         """Return the samples to train on, as a map-style data set of ``(uint8 image, target, id)``.
 
-        While the filter holds samples out, others of their class stand in for them, so its length is that of the
-        train_set in all epochs.
+        While the filter holds samples out, other samples of the same class replace them, so its length always equals
+        the train_set's.
 
         Args:
-            transform: Where images are to be augmented one by one, in the loader's workers: a chain that contains
-                ``pa.ImageTransform(search)``. It gets the image as ``train_set`` has it, and its result takes the
-                uint8 image's place. Do not call :meth:`augment` then.
+            transform: A chain that contains ``pa.ImageTransform(search)``, to augment images one by one in the
+                loader's workers. It gets the image as ``train_set`` returns it, and its result replaces the uint8
+                image. Do not call :meth:`augment` then.
         """
         return TrainingSet(self._samples_by_index(), self.division, self._augment, transform)
 
     def epochs(self) -> Iterator[int]:
-        """Iterate over the epochs, counted from 1; after :meth:`load_state_dict`, over those that are left.
+        """Iterate over the epochs, counted from 1; after :meth:`load_state_dict`, over the remaining ones.
 
-        An epoch is over when :meth:`step` was called, so one that was interrupted before is repeated. Raises a
-        ValueError where an epoch has left out a call that the next one depends on.
+        An epoch ends with :meth:`step`; an epoch interrupted before that is repeated. Raises a ValueError if a call
+        that the next epoch depends on is missing.
         """
         first = self.epoch if self.epoch and not self._ended else self.epoch + 1
         for epoch in range(first, self.num_epochs + 1):
@@ -174,12 +176,12 @@ class ParticleAugment:
             self._check_use()
 
     def begin_epoch(self, epoch: int, *, resumed: bool = False) -> None:
-        """Begin an epoch, as :meth:`epochs` does; for trainers that have a loop of their own.
+        """Begin an epoch, as :meth:`epochs` does; for trainers with their own loop.
 
         Args:
             epoch: The epoch, counted from 1.
-            resumed: Whether an epoch that was interrupted continues with the batches that are left, so that losses
-                observed before count too. Without it the epoch is repeated.
+            resumed: Whether an interrupted epoch continues with its remaining batches, so that earlier observed losses
+                count too. Otherwise the epoch is repeated.
         """
         epoch = checked_epoch(epoch)
         self.division.check_epoch(epoch)
@@ -187,23 +189,23 @@ class ParticleAugment:
             raise ValueError("epochs are counted from 1, got epoch 0")
         if epoch != self.epoch + 1 and (epoch != self.epoch or self._ended):
             raise ValueError(
-                f"epoch {epoch} cannot follow: the search is {'after' if self._ended else 'in'} epoch {self.epoch}; "
-                "where training resumes, load the search's state too"
+                f"epoch {epoch} is out of order: the search is {'after' if self._ended else 'in'} epoch {self.epoch}; "
+                "to resume training, also load the search's state"
             )
         if epoch > self.epoch > 0:
             self._check_use()
             if self.due(self.epoch) and not self._ended:
-                raise ValueError(f"epoch {self.epoch} passed without search.step(model, ...); call it after each epoch")
+                raise ValueError(f"epoch {self.epoch} ended without search.step(model, ...); call it after each epoch")
         if epoch != self.epoch or not resumed:
             self._observed.clear()
         self._augment.set_epoch(epoch)
         self._ended = False
 
-    def augment(self, images: Tensor, ids: Tensor, **targets: Any) -> Any:
-        """Augment a uint8 batch under today's policy; with targets, return an :class:`particleaugment.Augmented`.
+    def augment(self, images: Tensor, ids: Tensor | int, **targets: Any) -> Any:
+        """Augment a uint8 batch with the current policy; with targets, return an :class:`particleaugment.Augmented`.
 
         Args:
-            images: Images ``[B, C, H, W]``, on any device.
+            images: Images ``[B, C, H, W]``, or one ``[C, H, W]``, on any device.
             ids: The samples, as :meth:`training_set` yields them.
             targets: ``masks``, ``boxes``, ``keypoints`` and ``labels``, which move with their images; see
                 :class:`particleaugment.Augment`.
@@ -212,25 +214,28 @@ class ParticleAugment:
             self.division.check_epoch(self.epoch + 1)
         augmented = self._augment(images, ids, **targets)
         if self._check_of_held_out is None:
-            self._check_of_held_out = HeldOutCheck(self._samples_by_index(), self.division)
-        self._check_of_held_out.look(images, ids, self.epoch)
+            self._check_of_held_out = HeldOutCheck(self._samples_by_index(), self.division, self._say)
+        numbers = ids if isinstance(ids, Tensor) else torch.tensor(ids, device="cpu")
+        self._check_of_held_out.look(images, numbers, self.epoch)
+        self._observed.expect(numbers.numel())
         return augmented
 
     def observe(self, ids: Tensor, losses: Tensor) -> None:
-        """Take the losses of a training batch; needed where the filter says so (``needs_training_loss``).
+        """Record the losses of a training batch; required if the filter has ``needs_training_loss``.
 
-        They are detached and summed on their device, which is not waited for.
+        They are detached and summed on their device, without synchronising with it.
 
         Args:
-            ids: The samples, as given to :meth:`augment`.
-            losses: Their losses under augmentation, one per sample, or the mean of these.
+            ids: The samples, as passed to :meth:`augment`.
+            losses: Their losses under augmentation, one per sample, or their mean. Do not divide them by the number
+                of batches over which gradients are accumulated.
         """
         self._observed.add(ids, losses)
 
     def gather_losses(self, ranks: Ranks | None = None) -> None:
-        """Let every rank know the losses that all have observed, so that one of them can save them for all.
+        """Share the observed losses among all ranks, so that one rank can save them for all.
 
-        Call it on all ranks before :meth:`state_dict`, where that is saved within an epoch and training resumes there.
+        Call it on all ranks before :meth:`state_dict` if you save within an epoch and resume there.
 
         Args:
             ranks: As in :meth:`step`.
@@ -252,31 +257,31 @@ class ParticleAugment:
         ranks: Ranks | None = None,
         progress: Progress = silent,
     ) -> FilterRecord | None:
-        """End an epoch, with a filter step if one is due; returns what it did, or None.
+        """End an epoch, with a filter step if one is due; return the step's record, or None.
 
-        Model, optimizer, scaler and modes come back as they were, bit for bit. Where several processes train the
-        network together, all of them must call this: they share the work and end with the same policy.
+        Model, optimizer, scaler and modes are restored bit for bit. If several processes train the network together,
+        all of them must call this: they share the work and end with the same policy.
 
         Args:
-            model: The network that trains.
+            model: The network in training.
             loss: ``loss(logits, targets)`` returning one value per sample.
             preprocess: Turns augmented uint8 images into the network's input.
-            optimizer: The network's optimizer, where the filter trains a clone, as the paper's does. The clone trains
-                at its present learning rate, so call this after the scheduler has set the next epoch's.
-            batch_size: Batch size of the clone's training, that of one process's loader.
-            autocast: Makes the context of forward passes, e.g. ``lambda: torch.autocast("cuda", torch.bfloat16)``.
-            scaler: The clone's GradScaler, where one is used.
-            accumulate: Its batches per optimizer step.
-            max_grad_norm: Where its gradient is clipped, if it is.
-            ranks: The processes that train the network together; by default those of ``torch.distributed``, if it is
-                initialised, so ``Ranks()`` says that this one trains on its own.
-            progress: Called after every batch; may raise to stop, on all ranks at the same batch, and everything is
-                restored all the same.
+            optimizer: The network's optimizer, if the filter trains a clone, as the paper's does. The clone trains at
+                its current learning rate, so call this after the scheduler has set the next epoch's.
+            batch_size: Batch size for the clone's training, per process.
+            autocast: Returns the context of forward passes, e.g. ``lambda: torch.autocast("cuda", torch.bfloat16)``.
+            scaler: GradScaler for the clone's training, if you use one.
+            accumulate: Batches per optimizer step of the clone.
+            max_grad_norm: Norm to clip the clone's gradients to, if any.
+            ranks: The processes that train the network together; by default all of ``torch.distributed`` if it is
+                initialised. ``Ranks()`` means that this process trains on its own.
+            progress: Called after every batch. It may raise to stop, on all ranks at the same batch; everything is
+                still restored.
         """
         if self.epoch == 0:
-            raise ValueError("no epoch has begun; train in a loop of the form: for epoch in search.epochs()")
+            raise ValueError("no epoch has started; loop with: for epoch in search.epochs()")
         if self._ended:
-            raise ValueError(f"search.step was called before in epoch {self.epoch}; call it once, after each epoch")
+            raise ValueError(f"search.step was already called in epoch {self.epoch}; call it once, after each epoch")
         self._check_use()
         model = unwrapped(model, shared=ranks is None)
         optimizer, batch_size = training_of_clone(self.filter, model, optimizer, batch_size)
@@ -302,7 +307,7 @@ class ParticleAugment:
         return record
 
     def freeze(self) -> None:
-        """Stop the filter: from now on :meth:`step` ends epochs and the policy stays."""
+        """Stop the filter: from now on :meth:`step` only ends epochs, and the policy is fixed."""
         self.frozen = True
 
     def schedule(self, epochs: int | None = None) -> Policy:
@@ -328,7 +333,7 @@ class ParticleAugment:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from :meth:`state_dict`; the data set, filter, ops, epochs and seed must be the same."""
         require_same_as_saved(self.state_dict(), state)
-        self._history = unpacked(state["history"], self.filter.init(self.seed, self.ops))
+        self._history = unpacked(state["history"], self.filter.init(self.seed, self.ops, self.num_epochs))
         self.state = self._history[-1][1]
         self.frozen = bool(state["frozen"])
         self._ended = bool(state["ended"])
@@ -350,9 +355,9 @@ class ParticleAugment:
 
         Args:
             trainee: The network.
-            epoch: The epoch that it was just trained for.
+            epoch: The epoch that has just been trained.
             progress: Called after every batch; may raise to stop.
-            training_loss: Mean loss of the epoch's samples under augmentation, if it is known.
+            training_loss: Mean training loss of the epoch under augmentation, if known.
         """
         if self.frozen:
             return None
@@ -374,11 +379,11 @@ class ParticleAugment:
         return replace(record, seconds={**record.seconds, "filter": others})
 
     def training_augmentation(self) -> Augment:
-        """Return a training augmentation with this search's transforms and present policy, to be used on its own."""
+        """Return an independent training augmentation with this search's transforms and current policy."""
         return self._augment.apart()
 
     def state_tensors(self) -> list[Tensor]:
-        """Return all that steps have changed, to be compared between processes."""
+        """Return everything that steps have changed, for comparison between processes."""
         return state_tensors(self.state)
 
     def _check_use(self) -> None:
@@ -389,7 +394,7 @@ class ParticleAugment:
 
     def _samples_by_index(self) -> Samples:
         if not isinstance(self.samples, Samples):
-            raise TypeError(f"images of {self.samples} are not read here; make the search of a data set")
+            raise TypeError(f"images of {self.samples} are not read here; create the search from a data set")
         return self.samples
 
     def __repr__(self) -> str:

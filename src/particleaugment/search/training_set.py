@@ -67,16 +67,16 @@ class SearchAugment(Augment):
     def _check(self, ids: Tensor | int | None) -> None:
         if self._measuring:
             raise ValueError(
-                "the train_set augments its images by this search, so a filter step would measure augmented ones; make "
-                "the search of the plain data set, and give the transform to search.training_set(transform=...)"
+                "the train_set augments its images with this search, so a filter step would measure augmented images; "
+                "create the search from the plain data set, and pass the transform to search.training_set"
             )
         if ids is None:
             raise ValueError(
-                "a search augments samples by their ids; pass those that search.training_set() yields to "
-                "search.augment, and transforms of single images to search.training_set(transform=...)"
+                "a search needs sample ids; pass search.augment the ids that search.training_set() yields, and pass "
+                "transforms of single images to search.training_set(transform=...)"
             )
         if self.epoch == 0:
-            raise ValueError("no epoch has begun; train in a loop of the form: for epoch in search.epochs()")
+            raise ValueError("no epoch has started; loop with: for epoch in search.epochs()")
         self.division.check_epoch(self.epoch)
         numbers = ids if isinstance(ids, Tensor) else torch.as_tensor(ids, device="cpu")
         if numbers.device.type == "cpu":  # reading another device would wait for it; the search looks there later
@@ -97,7 +97,7 @@ class SearchAugment(Augment):
         if not self.used:
             raise ValueError(
                 f"no image was augmented in epoch {self.epoch}; call search.augment(images, ids) on each batch, or "
-                "give pa.ImageTransform(search) to search.training_set(transform=...)"
+                "pass pa.ImageTransform(search) to search.training_set(transform=...)"
             )
 
     def apart(self) -> Augment:
@@ -126,10 +126,10 @@ class SearchAugment(Augment):
 class TrainingSet(Dataset[tuple[Any, Any, int]]):
     """The samples to train on, as (uint8 image, target, id); :class:`particleaugment.ParticleAugment` makes it.
 
-    It is as long as the train_set in every epoch, so whatever has read its length once stays right: a
-    ``DistributedSampler``, the weights of a sampler, a learning-rate schedule by steps, a trainer's number of batches.
-    While the filter holds samples out, others of their class stand in for them, by turns. Which samples an epoch has
-    follows the search, also in workers that are kept alive or spawned.
+    Its length always equals the train_set's, so anything that reads the length once stays correct: a
+    ``DistributedSampler``, a sampler's weights, a per-step learning-rate schedule, a trainer's number of batches.
+    While the filter holds samples out, other samples of the same class take turns in their places. The samples of an
+    epoch follow the search, also in persistent and spawned workers.
 
     Args:
         samples: All training samples.
@@ -164,7 +164,7 @@ class TrainingSet(Dataset[tuple[Any, Any, int]]):
 
     @property
     def ids(self) -> Tensor:
-        """The samples of the present epoch, by their places."""
+        """The id at each index, in the current epoch."""
         epoch = self.augment.epoch
         if self._places is None or self._places[0] != epoch:
             self._places = epoch, self.division.places_in(epoch)

@@ -35,7 +35,7 @@ def _check_alike(model: nn.Module) -> None:
         )
     if isinstance(model, nn.parallel.DistributedDataParallel) and model.process_group.size() != dist.get_world_size():
         raise ValueError(
-            f"the network is trained by {model.process_group.size()} of {dist.get_world_size()} ranks, which cannot "
-            "share a filter step's work on their own; pass ranks=Ranks() (from particleaugment.trainee.ranks), and "
-            "each does all of it"
+            f"only {model.process_group.size()} of {dist.get_world_size()} ranks train this network, so they cannot "
+            "share a filter step; pass ranks=Ranks() (from particleaugment.trainee.ranks), and each rank computes "
+            "the whole step"
         )
