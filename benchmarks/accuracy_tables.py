@@ -31,7 +31,7 @@ ARMS = {
     "trivialaugment": "TrivialAugment",
     "randaugment-n1-m1": "RandAugment, one op at level 1 (by validation)",
     "autoaugment": "AutoAugment",
-    "paper": "the paper's filter, to the letter",
+    "paper": "the paper's filter, as written",
     "paper-authors": "the paper's filter, as released",
 }
 CONTROLS = (

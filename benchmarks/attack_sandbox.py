@@ -275,7 +275,7 @@ class Sandbox:
             raise Finding(f"verify has no clear verdict: {judged}")
         over = (self.run / "model.safetensors").is_file()
         done = self.would_resume()
-        if other_data and "the data are not those that the run" in done.stderr:
+        if other_data and "the data differ from those that the run" in done.stderr:
             return "refused"
         if to_the_end and not done.code and not over:
             done = self.finish(kind)

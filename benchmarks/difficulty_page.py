@@ -14,9 +14,11 @@ from typing import Any
 
 from common import RESULTS, table
 from pictures import DOCS, ROOT, on_white
+from proving_page import SMALL_FILE
 from proving_results import Run, load_runs
 from proving_tasks import TASKS
 from settings_table import setting_rows
+from size_picture import SIZES
 
 from particleaugment.policies import load
 from particleaugment.report.metrics import history
@@ -36,10 +38,8 @@ __all__ = [
     "strengths_table",
 ]
 
-CANDIDATES = ROOT / "research" / "results" / "candidates.json"
-SHOWN = "moderate-steered-2"
-"""The candidate of picture and table: the nearest that was trained on the tasks for a GPU."""
-TASKS_SHOWN = ("cifar10-1280", "imagenette-2000", "cifar10-4000", "cifar100-10000", "cifar10-12800")
+ON_GPU = (RESULTS / "proving-ground.json", ROOT / "research" / "results" / "candidates.json")
+FILTER = DifficultyFilter.kind
 ARMS_SHOWN = {
     "none": "no policy",
     "trivialaugment": "TrivialAugment",
@@ -60,6 +60,8 @@ GOOD_FIXED = {
 """A good fixed policy of each task: three, two or one op per image in moderate ranges, or one op at level 3."""
 FEW = ("difficulty", "early_difficulty", "start", "measure_size")
 CONSTANTS = {
+    "FULL": ("F", "strength at the start of a long run"),
+    "LONG": ("L", "number of epochs from which a run counts as long"),
     "STEERED": ("ρ", "share of training in which strength is steered and samples are held out"),
     "MEMORY": ("μ", "share of training over which held-out losses are averaged"),
     "INFORMED": ("τ", "share of training after which errors count fully"),
@@ -70,9 +72,9 @@ CONSTANTS = {
 }
 
 
-def _judged() -> dict[tuple[str, str], list[Run]]:
+def _judged(*files: Path) -> dict[tuple[str, str], list[Run]]:
     found = defaultdict(list)
-    for run in (run for file in (RESULTS / "proving-ground.json", CANDIDATES) for run in load_runs(file)):
+    for run in (run for file in files for run in load_runs(file)):
         if run["measured_on"] == "judge" and "failed" not in run:
             found[run["arm"], run["task"]].append(run)
     return found
@@ -80,8 +82,8 @@ def _judged() -> dict[tuple[str, str], list[Run]]:
 
 def evidence_table() -> str:
     """Return accuracy by arm and task, with the number of seeds where there are several."""
-    found = _judged()
-    tasks = [name for name in TASKS if (SHOWN, name) in found or ("moderate-steered", name) in found]
+    found = _judged(*ON_GPU)
+    tasks = [name for name in TASKS if ("moderate-steered", name) in found]
     rows = []
     for arm, label in ARMS_SHOWN.items():
         cells = [found.get((arm, task), []) for task in tasks]
@@ -98,13 +100,14 @@ def _accuracy(runs: Sequence[Run]) -> str:
 
 
 def strengths_table() -> str:
-    """Return the strength and the difficulty that the candidate of the picture ended with."""
-    rows = []
-    for name in TASKS:
-        for run in _judged().get((SHOWN, name), []):
-            strength, ratio = run["trace"][-1][1]["strength"], run["difficulty"]
-            rows.append([TASKS[name].title, f"{run['epochs']}", f"{strength:.1f}", f"{ratio:.2f}"])
-    return table(["task", "epochs", "strength at the end", "difficulty, over 60 to 80 % of training"], rows)
+    """Return the strength and the difficulty that the filter ended with on each small task, seed by seed."""
+    found, rows = _judged(SMALL_FILE), []
+    for name, task in TASKS.items():
+        if runs := sorted(found.get((FILTER, name), []), key=lambda run: run["seed"]):
+            strength = ", ".join(f"{run['trace'][-1][1]['strength']:.1f}" for run in runs)
+            ratio = ", ".join(f"{run['difficulty']:.2f}" for run in runs)
+            rows.append([task.title, f"{task.epochs}", strength, ratio])
+    return table(["task", "epochs", "strength at the end, by seed", "difficulty, over 60 to 80 % of training"], rows)
 
 
 def settings_few() -> str:
@@ -124,15 +127,17 @@ def constants_table() -> str:
 
 
 def strengths() -> str:
-    """Draw the strength of the candidate over training, task by task."""
-    found = _judged()
+    """Draw strength over training for four sizes of one data set."""
+    found = _judged(SMALL_FILE)
 
     def draw_strengths(figure: Any, axes: Any) -> None:
-        for name, colour in zip(TASKS_SHOWN, (PURPLE, RED, ORANGE, GREEN, BLUE)):
-            for run in found[SHOWN, name]:
+        for name, colour in zip(SIZES, (PURPLE, ORANGE, GREEN, BLUE), strict=True):
+            for run in found[FILTER, name]:
+                first = DifficultyFilter().first_strength(run["epochs"])
                 share = [0.0, *(100 * epoch / run["epochs"] for epoch, _ in run["trace"])]
-                values = [2.0, *(state["strength"] for _, state in run["trace"])]
-                axes.plot(share, values, color=colour, label=TASKS[name].title)
+                values = [first, *(state["strength"] for _, state in run["trace"])]
+                label = TASKS[name].title if run["seed"] == 0 else None
+                axes.plot(share, values, color=colour, linewidth=1.4, label=label)
         axes.axvspan(80, 100, color="#888888", alpha=0.15, linewidth=0)
         axes.set(xlabel="training done, %", ylabel="strength, ops per image", ylim=(0, None), xlim=(0, 100))
         figure.legend(frameon=False, loc="outside right upper")
@@ -142,7 +147,7 @@ def strengths() -> str:
 
 def fixed_courses() -> str:
     """Draw the difficulty of good fixed policies over training, and the line that the filter follows."""
-    found, filter = _judged(), DifficultyFilter()
+    found, filter = _judged(*ON_GPU), DifficultyFilter()
 
     def draw_fixed_courses(figure: Any, axes: Any) -> None:
         for (name, arm), colour in zip(GOOD_FIXED.items(), (PURPLE, RED, ORANGE, GREEN, BLUE)):

@@ -182,7 +182,7 @@ class Bench:
         settings = self.config.filter
         assert isinstance(settings, PaperFilter)
         measured = probe(
-            settings.policy(settings.init(self.config.seed, self.config.ops)),
+            settings.policy(settings.init(self.config.seed, self.config.ops, self.config.training.epochs)),
             self.trainee,
             self.parts.samples.labels,
             Snapshot(),
@@ -215,7 +215,7 @@ def measure(config: Config, arguments: argparse.Namespace) -> dict[str, Any]:
     policies: dict[str, Policy] = {
         "none": parse("none"),
         "randaugment-n3-m4": parse("randaugment-n3-m4"),
-        "particles": settings.policy(settings.init(config.seed, config.ops)),
+        "particles": settings.policy(settings.init(config.seed, config.ops, config.training.epochs)),
     }
     say("the network and the workers warm up")
     warm = replace_batches(arguments, 3)

@@ -13,7 +13,7 @@ ARMS = {
     "gap": "the gap filter",
     "none": "no policy",
     "trivialaugment": "TrivialAugment",
-    "paper": "the paper's filter, to the letter",
+    "paper": "the paper's filter, as written",
 }
 
 

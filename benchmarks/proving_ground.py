@@ -124,9 +124,16 @@ def _names(text: str, known: Iterable[str], what: str) -> list[str]:
     return names
 
 
+def _task_names(text: str | None, *, final: bool) -> list[str]:
+    if text == "small":
+        return [task.name for task in TASKS.values() if task.small]
+    if text:
+        return _names(text, TASKS, "task")
+    return [task.name for task in TASKS.values() if not task.small and (final or not task.final_only)]
+
+
 def _jobs(arguments: argparse.Namespace, arms: Mapping[str, bool], known: set[Key]) -> list[Job]:
-    core = ",".join(task.name for task in TASKS.values() if not task.small and (arguments.final or not task.final_only))
-    tasks = _names(arguments.tasks or core, TASKS, "task")
+    tasks = _task_names(arguments.tasks, final=arguments.final)
     chosen = _names(arguments.arms, arms, "arm")
     wanted = (
         Job(task, arm, seed, arguments.final)
@@ -164,7 +171,7 @@ def run_command(arms: Mapping[str, bool], worker: Path, results: Path, default_a
     """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, help="directory with the data sets")
-    parser.add_argument("--tasks", help="tasks, by comma; the core if not given")
+    parser.add_argument("--tasks", help="tasks, by comma, or small for those for a CPU; the core if not given")
     parser.add_argument("--arms", default=default_arms, help="arms, by comma")
     parser.add_argument("--seeds", default="0-1", help="seeds, such as 0-2 or 0,3")
     parser.add_argument("--jobs", type=int, help="processes at a time; 1, or on Ray what there is room for")

@@ -34,6 +34,7 @@ from particleaugment.util.atomic import write_atomically
 __all__ = ["figures_of", "render", "write_page"]
 
 RESULT_FILE = RESULTS / "proving-ground.json"
+SMALL_FILE = RESULTS / "small-tasks.json"
 
 _MEANS = (
     "Mean over tasks, taken as they are, with a 95 % interval from a bootstrap over seeds within each task. Circles "

@@ -136,7 +136,8 @@ TASKS: Mapping[str, Task] = MappingProxyType(
             Task(name="digits-300", title="Digits, 300 images", data="digits", folder="", size=300, judge=1000,
                  epochs=40, final_only=True,
                  settings=("model=wrn-10-1", "batch_size=64", "crop=2", "flip=0", "erase=0")),
-            _small("small-cifar10-600", "CIFAR-10, 600 images", "cifar10", "cifar", 600, 200),
+            *(_small(f"small-cifar10-{size}", f"CIFAR-10, {size:,} images", "cifar10", "cifar", size, 200)
+              for size in (300, 600, 1200, 2400)),
             _small("small-cifar10-3000", "CIFAR-10, 3,000 images", "cifar10", "cifar", 3000, 40),
             _small("small-cifar100-3000", "CIFAR-100, 3,000 images", "cifar100", "cifar", 3000, 50, classes=100),
             _small("small-fashion-300", "Fashion-MNIST, 300 images", "fashion-mnist", "fashion-mnist", 300, 300),
@@ -145,6 +146,8 @@ TASKS: Mapping[str, Task] = MappingProxyType(
             _small("small-tints-1000", "MNIST in three tints, 1,000 images", "folder", "mnist-close-tints", 1000, 100,
                    "image_size=32", "stream=false", "flip=0", f"ops={','.join(_COLOURS)}", classes=30, trap=True),
             _small("small-mnist-200", "MNIST, 200 images, few steps", "mnist", "mnist", 200, 40, "flip=0"),
+            _small("small-imagenette-1000", "Imagenette 64x64, 1,000 images", "folder", "imagenette", 1000, 60,
+                   "image_size=64", "stream=false", "crop=8", judge=1900),
         )
     }
 )  # fmt: skip
@@ -198,12 +201,12 @@ ARMS: Mapping[str, ProvingArm] = MappingProxyType(
                        own_ops=True),
             ProvingArm("difficulty", "steers strength so that training stays about as hard as new images: the default",
                        ("filter=difficulty",), fixed=False),
-            ProvingArm("difficulty-frozen", "control: the strength that it starts at, nothing measured",
+            ProvingArm("difficulty-frozen", "control: keeps its initial strength, measures nothing",
                        ("filter=difficulty-frozen",), fixed=False),
             ProvingArm("gap", "steers severity by the generalisation gap", ("filter=gap",), fixed=False, measured=128),
             ProvingArm("gap-frozen", "control: its particles, nothing measured", ("filter=gap-frozen",), fixed=False,
                        measured=128),
-            ProvingArm("paper", "the paper's filter, to the letter", ("filter=paper",), fixed=False, measured=512),
+            ProvingArm("paper", "the paper's filter, as written", ("filter=paper",), fixed=False, measured=512),
         )
     }
 )  # fmt: skip

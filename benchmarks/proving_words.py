@@ -149,12 +149,13 @@ def proving_table(figures: Figures) -> str:
     parts = [table(["accuracy, %", *heads], rows)]
     references = {NONE: "none", TRIVIAL: "TrivialAugment", BEST_FIXED: "best-fixed"}
     for group in figures.groups:
-        lines = [
-            [f"**{arm}**", *(mean_text(figures.mean_difference(arm, against, group)) for against in references)]
-            for arm in figures.learned
-        ]
+        lines = []
+        for arm in figures.learned:
+            against = (*references, f"{arm}{FROZEN}")
+            lines.append([f"**{arm}**", *(mean_text(figures.mean_difference(arm, other, group)) for other in against)])
         if any(cell for line in lines for cell in line[1:]):
-            parts.append(table([f"learned arm, {group}", *(f"minus {said}" for said in references.values())], lines))
+            heads = [f"minus {said}" for said in (*references.values(), "its frozen control")]
+            parts.append(table([f"learned arm, {group}", *heads], lines))
     parts += trap_sentences(figures)
     devices = sorted({run["machine"].get("gpu") or run["machine"].get("cpu") or "?" for run in figures.runs})
     where = "training images that no run trains on" if figures.measured_on == "judge" else "test images"

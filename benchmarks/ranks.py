@@ -56,7 +56,7 @@ def measurement(ranks: Ranks, seed: int) -> Callable[[], object]:
     samples = Samples((data.train_images, data.train_labels))
     trainee = EagerTrainee(learner, samples, Augment("none", seed), config.training.batch_size)
     filter = get_recipe("digits").paper
-    policy = filter.policy(filter.moved(filter.init(seed, OPS)))
+    policy = filter.policy(filter.moved(filter.init(seed, OPS, config.training.epochs)))
     (ids,) = disjoint_stratified_subsets(samples.labels, [filter.measure_size], seed, 1)
     return lambda: trainee.measure(policy, ids, 1, progress=lambda phase, done, total: None, phase="measure")
 

@@ -15,7 +15,7 @@ class Classifier(lightning.LightningModule):
         super().__init__()
         self.network = nn.Sequential(nn.AvgPool2d(4), nn.Flatten(), nn.Linear(192, 64), nn.ReLU(), nn.Linear(64, 10))
 
-    def forward(self, images):  # uint8; those of training_step are augmented
+    def forward(self, images):  # uint8; augmented if called by training_step
         return self.network(images / 255)
 
     def training_step(self, batch, number):

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A run on 4 nodes with 8 GPUs each:   sbatch examples/slurm.sh
-# One torchrun per node starts a rank per GPU and starts them anew if one dies. Two minutes before the time limit Slurm
-# sends SIGTERM: the run saves, and the same command in the next job goes on from there, as it does after any failure.
+# One torchrun per node starts a rank per GPU and restarts them if one dies. Two minutes before the time limit Slurm sends
+# SIGTERM: the run saves, and the same command in the next job resumes it, as after any failure.
 #SBATCH --job-name=particleaugment
 #SBATCH --nodes=4
 #SBATCH --ntasks-per-node=1

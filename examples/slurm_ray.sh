@@ -18,8 +18,8 @@ OUT=${OUT:-$SLURM_SUBMIT_DIR/runs/compare-$RECIPE} # on storage that all nodes s
 SEEDS=${SEEDS:-0-4}
 
 head_node=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-port=$((20000 + SLURM_JOB_ID % 10000)) # two jobs on one node do not meet
-# Other users of the cluster reach the port too: only who has the token may use it.
+port=$((20000 + SLURM_JOB_ID % 10000)) # two jobs on one node use different ports
+# Other users of the cluster can reach the port too, but cannot use it without the token.
 RAY_AUTH_TOKEN=$(python3 -c 'import secrets; print(secrets.token_hex(32))')
 export RAY_AUTH_MODE=token RAY_AUTH_TOKEN
 
@@ -44,7 +44,7 @@ comparison=$!
 trap 'kill -TERM "$comparison" 2>/dev/null' TERM
 status=0
 wait "$comparison" || status=$?
-if kill -0 "$comparison" 2>/dev/null; then # the signal woke us before it had saved
+if kill -0 "$comparison" 2>/dev/null; then # the signal ended the wait; the comparison is still saving
   status=0
   wait "$comparison" || status=$?
 fi
