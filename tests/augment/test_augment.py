@@ -8,6 +8,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import particleaugment as pa
+from particleaugment.augment.transforms import Transform
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)
 COUNT = 26
@@ -79,6 +80,37 @@ def test_resample_and_fill_reach_the_executor():
 # Without ids.
 
 
+class Enlarge(Transform):
+    """Pads at the right and below."""
+
+    def sample(self, ids, epoch, seed, size):
+        return ids
+
+    def run(self, images, draws):
+        return nn.functional.pad(images, (0, 20, 0, 9))
+
+
+def test_programs_are_drawn_for_the_size_that_transforms_leave():
+    for policy in (
+        pa.RandAugment(n=1, m=9, semantics="autoaugment-original", ops=("Cutout", "TranslateX", "TranslateY")),
+        pa.ParticlePolicy([[0.5, 0.5]], [1.0], m=20, semantics="torchvision", ops=("TranslateX", "TranslateY")),
+    ):
+        for executor in ("native", "batch"):
+            augment = pa.Augment(policy, seed=2, before=(Enlarge(),), executor=executor)
+            enlarged = Enlarge().run(IMAGES, IDS)
+            expected = pa.apply(enlarged, policy.sample(IDS, 0, 2, (25, 32)), "pil")
+            assert torch.equal(augment(IMAGES, IDS), expected)
+
+
+def test_the_executor_of_gpus_can_be_asked_for_where_there_is_one(monkeypatch):
+    with pytest.raises(ValueError, match="executor 'fused' cannot run on cpu"):
+        pa.Augment("trivial", executor="fused")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    augment = pa.Augment("trivial", executor="fused")
+    with pytest.raises(ValueError, match="executor 'fused' cannot run on cpu"):
+        augment(IMAGES, IDS)
+
+
 def test_without_ids_every_call_draws_afresh_and_goes_on_after_a_resume():
     augment = full_augment()
     first, second = augment(IMAGES), augment(IMAGES)
@@ -143,7 +175,9 @@ def test_eval_mode_normalises_and_no_more():
 
 def test_eval_mode_refuses_images_that_were_converted_before():
     for images in (IMAGES / 255, IMAGES[0] / 255):
-        with pytest.raises(TypeError, match=r"Normalize takes uint8 images \(0 to 255\), got torch.float32; leave"):
+        with pytest.raises(
+            TypeError, match=r"Normalize takes uint8 images \(0 to 255\), got torch.float32; it converts"
+        ):
             full_augment().eval()(images)
         assert torch.equal(pa.Augment("trivial").eval()(images), images)
 
@@ -262,10 +296,13 @@ def test_bad_batches(images, ids, error, message):
         (lambda: pa.Augment("rnd-m9"), ValueError, "'rnd-m9' is not a policy string; did you mean rand"),
         (lambda: pa.Augment(None), TypeError, "expected a policy or a policy string, got NoneType"),
         (lambda: pa.Augment(pa.RandAugment), TypeError, "expected a policy or a policy string, got"),
+        (lambda: pa.Augment("none", before=pa.HorizontalFlip()), TypeError, "before must be a list of transforms"),
         (lambda: pa.Augment("trivial", executor="gpu"), ValueError, "there is no executor 'gpu'"),
         (lambda: pa.Augment("trivial", resample="cubic"), ValueError, "there is no resampling filter 'cubic'"),
         (lambda: pa.Augment("trivial").set_epoch(-1), ValueError, "the epoch must not be negative, got -1"),
-        (lambda: pa.Augment("trivial", seed=-1)(IMAGES, IDS), ValueError, r"seed must be in 0..2\^63-1, got -1"),
+        (lambda: pa.Augment("trivial", seed=-1), ValueError, r"seed must be in 0..2\^63-1, got -1"),
+        (lambda: pa.Augment("trivial", seed=torch.tensor(1)), TypeError, "seed must be an int, got Tensor"),
+        (lambda: setattr(pa.Augment("trivial"), "policy", "none"), TypeError, "expected a policy, got str; make"),
     ],
 )
 def test_bad_settings(make, error, message):

@@ -124,7 +124,11 @@ def test_an_augment_with_its_transforms():
 @pytest.mark.parametrize(
     ("image", "error", "message"),
     [
-        (IMAGES[0].float(), TypeError, "an image must be a uint8 tensor, .* got torch.float32; let the data set"),
+        (
+            IMAGES[0].float(),
+            TypeError,
+            "an image must be a uint8 tensor, .* got torch.float32; return it from the data set",
+        ),
         (IMAGES[:2], ValueError, r"an image must have shape \[1 or 3, height, width\], got \(2, 3, 16, 12\)"),
         (IMAGES[0, :2], ValueError, r"\[1 or 3, height, width\], got \(2, 16, 12\)"),
         ("picture.png", TypeError, "got str"),
@@ -139,7 +143,7 @@ def test_bad_images(image, error, message):
 def test_bad_settings():
     with pytest.raises(TypeError, match="expected a policy or a policy string, got int"):
         pa.ImageTransform(3)
-    with pytest.raises(ValueError, match="the seed belongs to the ParticleAugment; give it there"):
+    with pytest.raises(ValueError, match="the seed belongs to the ParticleAugment; set it there"):
         pa.ImageTransform(search_of(), seed=1)
 
 
@@ -148,7 +152,7 @@ def test_the_filter_can_be_chosen(resample):
     policy = pa.RandAugment(n=1, m=9, ops=("Rotate", "ShearX"))
     augment = pa.Augment(policy, seed=2, resample=resample)
     assert torch.equal(pa.ImageTransform(policy, seed=2, resample=resample)(IMAGES[1], id=1), augment(IMAGES, IDS)[1])
-    with pytest.raises(ValueError, match="the resample belongs to the Augment; give it there"):
+    with pytest.raises(ValueError, match="the resample belongs to the Augment; set it there"):
         pa.ImageTransform(augment, resample=resample)
 
 
@@ -183,7 +187,7 @@ def test_without_numba_pillow_augments_single_images():
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines() == [
-        "augmenting single images with Pillow, the slower way: Numba is not installed (pip install "
+        "augmenting single images with Pillow, which is slower: Numba is not installed (pip install "
         "'particleaugment[fast]')"
     ]
 
@@ -351,7 +355,7 @@ def test_workers_refuse_to_go_on_with_a_policy_that_was_replaced():
     )
     read_epoch(loader)
     augment.policy = pa.TrivialAugment()
-    with pytest.raises(RuntimeError, match="replaced by one of another kind, which running workers cannot"):
+    with pytest.raises(RuntimeError, match="replaced by one of another type, which running workers cannot"):
         read_epoch(loader)
     fresh = DataLoader(loader.dataset, batch_size=4, num_workers=1, multiprocessing_context="fork")
     assert torch.equal(read_epoch(fresh)[0], augment(IMAGES, IDS))

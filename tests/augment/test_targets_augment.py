@@ -261,6 +261,18 @@ def test_workers_do_not_matter(workers):
         assert all(torch.equal(*pair) for pair in zip(found, wanted))
 
 
+def test_the_default_dtype_does_not_matter(another_default_dtype):
+    images = torch.randint(0, 256, (8, 3, 7, 301), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    masks = torch.arange(7 * 301).view(1, 7, 301).repeat(8, 1, 1)
+    given = {"masks": masks, "boxes": list(torch.tensor([[[200.0, 1, 299, 6]]] * 8)), "keypoints": POINTS[:8].float()}
+    expected = full_augment()(images, IDS[:8], **given)
+    with another_default_dtype():
+        found = full_augment()(images, IDS[:8], **given)
+    assert torch.equal(found.masks, expected.masks)
+    assert torch.equal(found.keypoints, expected.keypoints)
+    assert all(torch.equal(*pair) for pair in zip(found.boxes, expected.boxes))
+
+
 # What is refused.
 
 
@@ -286,7 +298,7 @@ def test_transforms_that_targets_cannot_follow():
     with pytest.raises(ValueError, match="Halved changes the size of the images, which their targets cannot follow"):
         pa.Augment("trivial", after=(Halved(),))(IMAGES, IDS, masks=MASKS)
     pa.ops.register("Drift", lambda images, _: images.roll(1, -1))
-    with pytest.raises(ValueError, match="Drift is registered, and masks, boxes and keypoints cannot follow it"):
+    with pytest.raises(ValueError, match="Drift is a registered op, which masks, boxes and keypoints cannot follow"):
         pa.Augment(pa.RandAugment(n=1, m=1, ops=("Drift",)))(IMAGES, IDS, masks=MASKS)
 
 

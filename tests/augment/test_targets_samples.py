@@ -82,6 +82,15 @@ def test_grey_arrays_come_back_as_they_were():
     assert np.array_equal(flat, column[..., 0])
 
 
+@pytest.mark.parametrize("executor", ["native", "pil", "batch"])
+def test_arrays_with_their_channels_first_come_back_as_they_were(executor):
+    transform = pa.ImageTransform(pa.Augment(POLICY, seed=5, executor=executor))
+    for i in range(4):
+        result = transform(IMAGE.numpy(), id=i)
+        assert isinstance(result, np.ndarray)
+        assert np.array_equal(result, expected(i).images.numpy())
+
+
 def test_columns_behind_a_box_stay_with_it():
     transform = pa.ImageTransform(POLICY, seed=5)
     for i in range(40):
@@ -97,7 +106,7 @@ def test_options_reach_targets():
     assert transform(image=ARRAY, bboxes=boxes)["bboxes"] == boxes
     everything = pa.ImageTransform(pa.Augment(POLICY, seed=5, min_visible=1.0))
     assert len(everything(image=ARRAY, bboxes=BOXES, id=3)["bboxes"]) < 3
-    with pytest.raises(ValueError, match="the box_format belongs to the Augment; give it there"):
+    with pytest.raises(ValueError, match="the box_format belongs to the Augment; set it there"):
         pa.ImageTransform(pa.Augment("trivial"), box_format="xywh")
 
 
@@ -106,10 +115,21 @@ def test_no_boxes_and_only_an_image():
     result = transform(image=ARRAY, bboxes=[], labels=[], id=0)
     assert (result["bboxes"], result["labels"]) == ([], [])
     assert transform(image=ARRAY, bboxes=np.zeros((0, 4)), id=0)["bboxes"].shape == (0, 4)
+    assert transform(image=ARRAY, bboxes=np.zeros((0, 5)), id=0)["bboxes"].shape == (0, 5)
     alone = transform(image=ARRAY, id=3)
     assert list(alone) == ["image"]
     assert np.array_equal(alone["image"], transform(ARRAY, id=3))
     assert transform(image=ARRAY, labels=4)["labels"] == 4
+
+
+def test_a_label_by_name_is_no_target():
+    pa.ops.register("Drift", lambda images, _: images.roll(1, -1))
+    transform = pa.ImageTransform(pa.RandAugment(n=1, m=1, ops=("Drift",)))
+    result = transform(image=ARRAY, label=3, mask=None)
+    assert np.array_equal(result["image"], np.roll(ARRAY, 1, 1))
+    assert {name: value for name, value in result.items() if name != "image"} == {"label": 3, "mask": None}
+    with pytest.raises(ValueError, match="Drift is a registered op, which masks, boxes and keypoints cannot follow"):
+        transform(image=ARRAY, label=3, mask=MASK)
 
 
 def test_evaluation_changes_nothing():

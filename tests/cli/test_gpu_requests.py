@@ -21,5 +21,5 @@ def test_the_flag_reaches_the_configuration(tmp_path, monkeypatch):
 def test_a_gpu_that_is_not_there_is_refused(tmp_path):
     done = CliRunner().invoke(cli.app, ["train", "--out", str(tmp_path / "run"), "--set", "device=cuda"])
     assert done.exit_code == 2
-    assert "device=cuda was asked for, but torch sees no CUDA device here; set device=cpu" in done.stderr
+    assert "device=cuda was requested, but torch sees no CUDA device; set device=cpu" in done.stderr
     assert not (tmp_path / "run").exists()

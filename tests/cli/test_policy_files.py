@@ -131,3 +131,20 @@ def test_show_takes_a_runs_folder_and_an_epoch(tmp_path):
     assert "8.40 ops per image" in " ".join(shown("--epoch", "3").output.split())
     outcome = shown("--epoch", "6")
     assert (outcome.exit_code, outcome.stderr) == (2, "particleaugment: the schedule has the epochs 1 to 5, got 6\n")
+
+
+def test_commands_take_a_run_folder_for_its_policy(tmp_path):
+    pa.MixtureSchedule(((1, 0.0, (0.0, 0.0)), (5, 1.0, (1.0, 1.0))), epochs=9).save(tmp_path / "policy.json")
+    picture = tmp_path / "gallery.png"
+
+    def drawn(*options):
+        outcome = CliRunner().invoke(app, ["policy", "gallery", *map(str, options), "--out", str(picture)])
+        assert outcome.exit_code == 0, outcome.output
+        return picture.read_bytes()
+
+    last = drawn(tmp_path)
+    assert last == drawn(tmp_path / "policy.json", "--epoch", 9) != drawn(tmp_path, "--epoch", 4), "as show does"
+    exported = CliRunner().invoke(app, ["policy", "export", str(tmp_path), "--to", "json"])
+    assert exported.exit_code == 0, exported.output
+    outcome = CliRunner().invoke(app, ["policy", "gallery", "--epoch", "3"])
+    assert (outcome.exit_code, "name the file too" in outcome.output) == (2, True)

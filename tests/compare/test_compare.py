@@ -127,7 +127,7 @@ def test_one_seed_has_no_interval(tmp_path):
     text = printed(comparison)
     assert "+1.20, no interval" in text
     assert "±" not in text.replace("(± deviation", "")
-    assert any("One finished run only" in remark for remark in remarks(comparison))
+    assert any("Only one finished run" in remark for remark in remarks(comparison))
     page = render(comparison)
     check_well_formed(page)
     assert "+1.20, no interval" in page
@@ -145,8 +145,8 @@ def test_unpaired_and_unfinished_runs_are_named(tmp_path):
     (difference,) = differences(comparison.arms, comparison.runs, "none")
     assert (difference.points.pairs, difference.points.left_out) == (2, 1)
     for text in (printed(comparison), render(comparison)):
-        assert "trivialaugment, seed 1: not started; it is left out." in text
-        assert "mine, seed 0: epoch 2 of 4; it is left out." in text
+        assert "trivialaugment, seed 1: not started; excluded." in text
+        assert "mine, seed 0: epoch 2 of 4; excluded." in text
         assert "minus none: 1 run without a partner of the same seed is left out; 2 pairs remain." in text
     assert "5 of 9 runs finished" in render(comparison)
 
@@ -162,12 +162,12 @@ def test_a_failed_run_is_told_once_with_its_log(tmp_path, monkeypatch):
     monkeypatch.setattr("particleaugment.compare.execute.execute", fail)
     arguments = ["digits", "--arms", "none", "--seeds", "0-1", "--out", folder.path]
     log = folder.log_path(RunRecord(arm="none", seed=1, epochs=1))
-    with_log = f"none, seed 1: failed: {problem}; it is left out, and its log is {log}."
+    with_log = f"none, seed 1: failed: {problem}; excluded; log: {log}."
     outcome = command(*arguments)
     assert (outcome.exit_code, outcome.stderr) == (1, "")
     told = [line for line in outcome.stdout.splitlines() if problem in line]
-    assert told == [f"none, seed 0: failed: {problem}; it is left out.", with_log]
-    assert "left out" in render(folder.read())
+    assert told == [f"none, seed 0: failed: {problem}; excluded.", with_log]
+    assert "excluded" in render(folder.read())
     assert str(tmp_path) not in render(folder.read())
     shutil.rmtree(folder.path)
     outcome = command(*arguments, "--quiet")
@@ -196,7 +196,7 @@ def test_page_is_self_contained_and_well_formed(page):
 
 def test_page_tells_everything(page):
     parsed = outline(page)
-    for heading in ("Accuracy", "Differences to none", "Training", "Time", "Runs", "How it was made"):
+    for heading in ("Accuracy", "Differences from none", "Training", "Time", "Runs", "How this was made"):
         assert heading in parsed.headings
     assert parsed.figures == 4
     assert "91.00 ± 1.00" in page
@@ -230,7 +230,7 @@ def test_report_from_the_folder(tmp_path):
         before = folder.file.read_bytes()
         assert command(folder.path, "--report", "--against", "none").exit_code == 0
         assert folder.file.read_bytes() == before, "whoever trains writes the file"
-    assert "Differences to none" in folder.page.read_text()
+    assert "Differences from none" in folder.page.read_text()
 
 
 SAME = ["--set", f"epochs={EPOCHS}", "--set", "num_particles=4"]
@@ -269,15 +269,15 @@ def test_settings_must_agree(tmp_path):
     folder, _ = comparison_in(tmp_path / "c")
     outcome = command("digits", "--arms", "none", "--out", folder.path, "--set", "epochs=9", "--set", "num_particles=4")
     assert outcome.exit_code == 2
-    assert "was started with epochs=4, and now epochs=9 is asked for; repeat the settings" in outcome.stderr
+    assert "was started with epochs=4, and now epochs=9 is requested; repeat its original settings" in outcome.stderr
     outcome = command("digits", "--arms", "mine:filter=paper,sigma=0.02", "--out", folder.path, *SAME)
     assert outcome.exit_code == 2
-    assert re.search(r"the arm 'mine' was started with .* sigma=0.01, and now it means .* sigma=0.02;", outcome.stderr)
+    assert re.search(r"the arm 'mine' was started with .* sigma=0.01, and now is .* sigma=0.02;", outcome.stderr)
     config_file = folder.path / "runs" / "none-0" / "config.json"
     config_file.write_text(config_file.read_text().replace('"batch_size": 64', '"batch_size": 65'))
     outcome = command("digits", "--arms", "none", "--out", folder.path, *SAME)
     assert outcome.exit_code == 2
-    assert "none-0 was started with batch_size=65, and now batch_size=64 is asked for" in outcome.stderr
+    assert "none-0 was started with batch_size=65, and now batch_size=64 is requested" in outcome.stderr
 
 
 def test_a_comparison_may_move_to_where_the_data_lie_elsewhere(tmp_path):
@@ -350,10 +350,10 @@ def test_settings_may_change_while_nothing_has_started(tmp_path):
         (["digits", "--seeds", "5-2"], "'5-2' is not a seed or a range of seeds; write them as 0-11 or 0,3,7"),
         (["digitz"], "there is no recipe 'digitz'; did you mean digits?"),
         (["digits", "--set", "epocs=3"], "there is no setting 'epocs'; did you mean epochs?"),
-        (["digits", "--set", "seed=3"], "the seeds are given by --seeds"),
-        (["digits", "--set", "filter=paper"], "--set filter is not for comparisons: arms say it"),
+        (["digits", "--set", "seed=3"], "use --seeds"),
+        (["digits", "--set", "filter=paper"], "--set filter is not for comparisons: set it per arm"),
         (["digits", "--arms", "none,gap", "--set", "eta=1"], "none of the filters compared, gap, has a setting eta"),
-        (["digits", "--arms", "none", "--against", "nune"], "--against names 'nune', which is no arm"),
+        (["digits", "--arms", "none", "--against", "nune"], "--against names 'nune', which is not an arm"),
         (["digits", "--arms", "mine:policy=schedule:absent.json"], "there is no policy file"),
     ],
 )
@@ -368,14 +368,14 @@ def test_requests_that_are_refused(tmp_path, arguments, message):
 def test_folders_that_are_no_comparison(tmp_path):
     outcome = command(tmp_path, "--report")
     assert outcome.exit_code == 1
-    assert "is not the folder of a comparison: it has no compare.json" in outcome.stderr
+    assert "is not a comparison folder: it has no compare.json" in outcome.stderr
     folder, _ = comparison_in(tmp_path / "c", arms="none", seeds="0")
     outcome = command(folder.path)
     assert outcome.exit_code == 2
     assert "add --report to rewrite its table and page" in outcome.stderr
     for content in ("{}", "[]", "nothing", '{"format": "particleaugment comparison", "version": 2, "config": 3}'):
         folder.file.write_text(content)
-        with pytest.raises(RunError, match="is not the file of a comparison"):
+        with pytest.raises(RunError, match="is not a valid comparison file"):
             folder.read()
 
 

@@ -76,7 +76,7 @@ def test_arms_of_ones_own():
 
 def test_trivialaugment_by_either_name():
     assert parse_arms("trivial,trivialaugment") == (ARMS["trivialaugment"],)
-    with pytest.raises(ConfigError, match="the arm 'trivial' has its own settings"):
+    with pytest.raises(ConfigError, match="the arm 'trivial' is built in"):
         parse_arms("trivial:m=4")
     comparison = Comparison(DIGITS, parse_arms("none,trivial"), "none")
     assert comparison.compared_with("trivial").against == "trivialaugment"
@@ -93,14 +93,22 @@ def test_a_schedule_is_named_after_its_run(tmp_path):
         parse_arms(f"schedule:{tmp_path}/other.json")
 
 
+def test_a_schedule_of_a_long_name_can_be_read_again(tmp_path):
+    file = tmp_path / f"{'lr-0.1-' * 30}.json"
+    search_of().schedule(3).save(file)
+    arms = parse_arms(f"none,schedule:{file}")
+    again = Comparison.from_json(Comparison(DIGITS, arms, "none").to_json())
+    assert again.arms == arms
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("trivialaugmnt", "there is no arm 'trivialaugmnt'; did you mean trivialaugment?"),
         ("zzz", "there is no arm 'zzz'; the arms are none, randaugment"),
         ("", "no arm was given"),
-        ("none,m=4", "the setting 'm=4' belongs to no arm"),
-        ("none:m=4", "the arm 'none' has its own settings"),
+        ("none,m=4", "the setting 'm=4' does not belong to an arm"),
+        ("none:m=4", "the arm 'none' is built in"),
         ("a/b:m=4", "'a/b' cannot be an arm's name"),
         ("mine:", "the arm 'mine' has no settings"),
         ("mine:filter=papr,m=4", "there is no filter 'papr'; did you mean paper?"),
@@ -157,9 +165,9 @@ def test_ops_that_a_comparison_sets_are_those_of_all_arms():
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("seed=3", "--set seed is not for comparisons: the seeds are given by --seeds"),
-        ("filter=paper", "--set filter is not for comparisons: arms say it, as in --arms name:filter=paper"),
-        ("policy=trivial", "--set policy is not for comparisons: arms say it, as in --arms name:policy=trivial"),
+        ("seed=3", "--set seed is not for comparisons: use --seeds"),
+        ("filter=paper", "--set filter is not for comparisons: set it per arm, as in --arms name:filter=paper"),
+        ("policy=trivial", "--set policy is not for comparisons: set it per arm, as in --arms name:policy=trivial"),
         ("epoch=3", "there is no setting 'epoch'; did you mean epochs?"),
     ],
 )

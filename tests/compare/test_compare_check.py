@@ -63,18 +63,18 @@ def test_data_that_are_not_there(tmp_path, stream):
     assert message.startswith(f"there is no folder {tmp_path}/absent;")
     assert refused(tmp_path, "folder", *several).startswith("the data set 'folder' needs data_dir")
     message = refused(tmp_path, "cifar10-quick", "--set", f"data_dir={tmp_path}")
-    assert message.startswith(f"{tmp_path} holds neither")
+    assert message.startswith(f"{tmp_path} contains neither")
 
 
 def test_a_file_that_is_damaged(tmp_path, pictures):
     (pictures / "plum" / "7.png").write_bytes(b"not a picture")
     message = refused(tmp_path, "folder", "--set", f"data_dir={pictures}")
-    assert message == f"{pictures}/plum/7.png is no readable JPEG, PNG or WebP image; repair it or remove it"
+    assert message == f"{pictures}/plum/7.png is not a readable JPEG, PNG or WebP image; repair it or remove it"
 
 
 def test_settings_of_all_arms(tmp_path):
-    assert refused(tmp_path, "digits", "--set", "validation=5000").startswith("validation=5000 does not suit the data")
-    assert refused(tmp_path, "digits", "--set", "model=wrn-10-x").endswith("write it as wrn-DEPTH-WIDTH, like wrn-10-1")
+    assert refused(tmp_path, "digits", "--set", "validation=5000").startswith("validation=5000 does not fit the data")
+    assert refused(tmp_path, "digits", "--set", "model=wrn-10-x").endswith("the form is wrn-DEPTH-WIDTH, like wrn-10-1")
 
 
 @pytest.mark.parametrize(
@@ -82,12 +82,12 @@ def test_settings_of_all_arms(tmp_path):
     [
         (
             "none,large:filter=paper,clone_size=4000,gap",
-            "arm 'large': the search does not suit the data: clone_size and measure_size do not suit: ",
+            "arm 'large': the search does not fit the data: clone_size and measure_size: ",
         ),
-        ("none,large:measure_size=4000", "arm 'large': the search does not suit the data: "),
+        ("none,large:measure_size=4000", "arm 'large': the search does not fit the data: "),
         ("none,far:data=folder,data_dir=/no/such", "arm 'far': there is no folder /no/such;"),
         ("none,odd:policy=none,model=wrn-11-1", "arm 'odd': depth must be 6k + 4"),
-        ("large:measure_size=4000", "the search does not suit the data: "),
+        ("large:measure_size=4000", "the search does not fit the data: "),
     ],
 )
 def test_an_arm_that_does_not_suit_the_data_is_named(tmp_path, arms, message):
@@ -96,7 +96,7 @@ def test_an_arm_that_does_not_suit_the_data_is_named(tmp_path, arms, message):
 
 def test_measure_size_of_the_filters_alone(tmp_path):
     message = refused(tmp_path, "digits", "--arms", "none,gap,paper", "--set", "measure_size=5000")
-    assert message.startswith("arm 'gap': the search does not suit the data")
+    assert message.startswith("arm 'gap': the search does not fit the data")
 
 
 @pytest.mark.parametrize("stream", ["false", "true"])
@@ -127,7 +127,7 @@ def test_data_are_loaded_once_and_dropped(pictures, monkeypatch, stream):
 
 def test_a_request_for_what_the_machine_lacks(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    with pytest.raises(ConfigError, match=r"^device=cuda was asked for, but torch sees no CUDA device here"):
+    with pytest.raises(ConfigError, match=r"^device=cuda was requested, but torch sees no CUDA device"):
         check_data(parse_arms("none,gap"), base_of("digits", "device=cuda"))
 
 
@@ -151,11 +151,11 @@ def test_a_folder_of_other_files_is_left_alone(tmp_path, pictures):
     before = sorted(tmp_path.rglob("*"))
     outcome = command("digits", "--out", pictures)
     assert outcome.exit_code == 2
-    assert f"{pictures} holds files but no compare.json" in outcome.stderr
+    assert f"{pictures} contains files but no compare.json" in outcome.stderr
     assert "choose a new or an empty folder with --out" in outcome.stderr
     outcome = command("digits", "--out", pictures / "lime" / "0.png")
     assert outcome.exit_code == 2
-    assert "0.png is a file, where the folder of a comparison is expected" in outcome.stderr
+    assert "0.png is a file, not a comparison folder" in outcome.stderr
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -165,7 +165,7 @@ def test_folders_that_are_free(tmp_path):
     (tmp_path / ".lock").touch()
     ComparisonFolder(tmp_path).refuse_strangers()
     (tmp_path / "runs").mkdir()
-    with pytest.raises(ConfigError, match=r"holds files but no compare\.json"):
+    with pytest.raises(ConfigError, match=r"contains files but no compare\.json"):
         ComparisonFolder(tmp_path).refuse_strangers()
     (tmp_path / "compare.json").touch()
     ComparisonFolder(tmp_path).refuse_strangers()

@@ -314,7 +314,7 @@ def test_a_folder_travels_whole(tmp_path):
     put_files(second, {"config.json": b"old", "checkpoint-1.pt": b"x"})
     put_files(second, folder_files(first))
     assert folder_files(second) == files
-    with pytest.raises(RunError, match="outside of the run's folder"):
+    with pytest.raises(RunError, match="outside the run folder"):
         put_files(second, {"../escaped": b""})
     assert not Path(tmp_path, "escaped").exists()
 

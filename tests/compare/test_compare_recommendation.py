@@ -51,8 +51,8 @@ def test_a_clear_winner():
     assert found.text == (
         "Recommendation: trivialaugment, 84.67 ± 0.15 % on validation images (3 seeds). It beats none by +2.90 "
         "[+2.65, +3.15] points. Its lead over the runner-up, gap, is +1.00 [+0.75, +1.25] points. This is clear: "
-        "the 95 % interval of its lead over every other arm is above 0. The best of 3 arms was picked by the same "
-        "runs, so its lead is a little optimistic."
+        "the 95 % interval of its lead over every other arm is above 0. The same runs picked the best of 3 arms, "
+        "so its lead is slightly optimistic."
     )
 
 
@@ -64,7 +64,7 @@ def test_a_likely_winner():
     assert f"It beats none, the runner-up, by +0.63 [{low:+.2f}, " in found.text
     assert "points: likely." in found.text
     assert "likely, not certain: the 95 % interval of its lead over none contains 0, the 80 % interval" in found.text
-    assert "about 4 seeds in all would settle it" in found.text
+    assert "about 4 seeds in total would settle it" in found.text
     assert "optimistic" not in found.text, "of two arms nothing is picked"
 
 
@@ -96,7 +96,7 @@ def test_a_level_choice_over_none_says_so():
     assert found.arm == "none"
     found = advice({"gap": [80.5, 80.3, 80.8], "trivialaugment": [80.1, 80.5, 80.3], "none": [80.2, 80.0, 80.5]})
     assert (found.arm, found.level) == ("trivialaugment", ("gap", "trivialaugment")), "none is 0.3 below gap"
-    assert "Its difference to none is +0.07 [" in found.text
+    assert "Its difference from none is +0.07 [" in found.text
     assert "points: level." in found.text
 
 
@@ -115,6 +115,26 @@ def test_of_level_arms_of_a_kind_the_cheaper_then_the_better():
     assert advice(level, seconds={"randaugment": 120.0}, at_once=busy).arm == "randaugment", "times do not compare"
 
 
+def test_of_arms_that_are_as_simple_it_says_what_decided():
+    level = {"trivialaugment": [84.0, 84.4, 84.5], "randaugment": [84.3, 84.5, 84.3], "gap": [84.2, 84.5, 84.3]}
+    better, cheaper = advice(level), advice(level, seconds={"randaugment": 120.0})
+    names = "trivialaugment, randaugment and gap are level (3 seeds); "
+    assert better.verdict == f"{names}of the simplest, randaugment has the highest mean."
+    assert cheaper.verdict == f"{names}of the simplest, trivialaugment takes the least time."
+    assert "before learned ones; of those that are as simple, trivialaugment takes the least time." in cheaper.text
+
+
+def test_seeds_that_only_one_arm_has_decide_nothing():
+    hard = {3: 70.0, 4: 70.2, 5: 69.9}
+    runs = {"none": [80.0, 80.2, 80.1], "trivialaugment": {0: 82.0, 1: 82.3, 2: 82.0} | hard}
+    found = advice(runs)
+    assert (found.arm, found.sureness) == ("trivialaugment", "clear"), "it is 2 points above on every shared seed"
+    assert found.verdict.endswith("points over none (3 seeds)."), "as many as the interval is over"
+    level = advice(runs | {"gap": {0: 82.3, 1: 81.9, 2: 82.3, 3: 69.9, 4: 70.4, 5: 69.9}})
+    assert "gap has the highest mean on the seeds that all arms have, 82.17 %, but leads by +0.0" in level.text
+    assert "level (6 seeds)" in level.verdict
+
+
 def test_arms_of_ones_own_are_judged_by_their_policy():
     arms = parse_arms("mine:sigma=0.01,steady:policy=trivial,learning_rate=0.2,slow:policy=none,epochs=3")
     level = {"mine": [84.3, 84.5, 84.4], "steady": [84.2, 84.5, 84.4], "slow": [84.1, 84.5, 84.4]}
@@ -127,7 +147,7 @@ def test_one_seed_is_too_few():
     found = advice({"none": {4: 65.6}, "trivialaugment": {4: 74.0}})
     assert (found.arm, found.sureness, found.accuracy) == (None, "cannot tell", None)
     assert found.text == (
-        "No recommendation yet: one seed is too few, since two runs of the same arm differ too. Train 3 or more: "
+        "No recommendation yet: one seed is too few: two runs of the same arm also differ. Train 3 or more: "
         "repeat the command with --seeds 4,5,6."
     )
     assert found.verdict == (
@@ -138,7 +158,7 @@ def test_one_seed_is_too_few():
 def test_two_seeds_are_too_few_however_far_apart_the_arms_are():
     found = advice({"none": [65.6, 65.7], "trivialaugment": [74.0, 74.1], "gap": [70.0, 70.1]})
     assert found.arm is None
-    assert "two seeds are too few, since two runs of the same arm differ too. Train 3 or more" in found.text
+    assert "two seeds are too few: two runs of the same arm also differ. Train 3 or more" in found.text
     assert "--seeds 0,1,2." in found.text
     assert found.verdict == (
         "trivialaugment is ahead of gap by 4.00 points (74.05 % against 70.05 %); two seeds are too few for a verdict."
@@ -272,7 +292,7 @@ def test_one_arm_alone_gets_no_advice(tmp_path):
 
 def test_a_test_set_that_chooses_is_named(tmp_path):
     folder, _ = comparison_in(tmp_path / "c", arms=f"none,{MINE}")
-    assert "use the test set once, afterwards." in command(folder.path, "--report").stdout
+    assert "then use the test set once." in command(folder.path, "--report").stdout
 
 
 def test_the_standard_arms(tmp_path, monkeypatch):

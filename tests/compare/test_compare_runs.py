@@ -138,7 +138,7 @@ def test_a_failing_arm_is_reported_and_the_others_go_on(tmp_path):
     assert steep.problem in log.read_text()
     assert "steep, seed 0: failed, exit code 1" in output
     assert output.count(steep.problem) == 1
-    assert f"steep, seed 0: failed: {steep.problem}; it is left out, and its log is {log}.\n" in output
+    assert f"steep, seed 0: failed: {steep.problem}; excluded; log: {log}.\n" in output
 
 
 def test_runs_are_not_made_elsewhere_through_links(tmp_path):
@@ -171,6 +171,22 @@ def test_a_request_that_was_refused_leaves_no_run_behind(tmp_path):
     (record,) = plan.runs
     assert record.problem.startswith(f"there is no folder {tmp_path}/gone")
     assert not folder.run_path(record).exists()
+
+
+def test_a_run_that_is_stopped_early_is_not_called_not_started(tmp_path):
+    folder, stop, shown = ComparisonFolder(tmp_path / "c"), Stop(), io.StringIO()
+    plan = folder.plan(Base.of(get_recipe("digits"), SETTINGS[:2]), parse_arms("none"), (0,))
+    folder.path.mkdir()
+
+    class Sleeping(LocalPlace):
+        def start(self, record, run, log):
+            code = "import time; time.sleep(60)"
+            process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
+            stop.close_output()
+            return LocalChild(record, run, log, process)
+
+    execute(folder, plan, plan.runs, Sleeping(), stop, Console(file=shown, width=100))
+    assert shown.getvalue().splitlines()[-1] == "[1/1] none, seed 0: stopped and saved, before its first evaluation"
 
 
 @pytest.fixture

@@ -65,7 +65,9 @@ def test_auto_takes_batch_and_says_so_once(swap, caplog):
     for _ in range(2):
         pa.apply(some_images(1), pa.Program.from_ops([["Swap"]]))
     messages = [record.message for record in caplog.records if record.levelno == logging.WARNING]
-    assert messages == ["augmenting with executor 'batch': Swap is registered, and the faster ones run built-in ops"]
+    assert messages == [
+        "augmenting with executor 'batch': Swap is registered, and the faster executors run only built-in ops"
+    ]
     caplog.clear()
     pa.apply(some_images(1), pa.Program.from_ops([["Invert"]]))
     assert not caplog.records, "a program of built-in ops is not held back"
@@ -73,7 +75,7 @@ def test_auto_takes_batch_and_says_so_once(swap, caplog):
 
 def test_executors_that_cannot_run_it_say_so(swap):
     program = pa.Program.from_ops([["Swap"]])
-    message = "executor 'native' runs the built-in ops, and Swap is registered; use 'batch' or 'auto'"
+    message = "executor 'native' runs only built-in ops, but Swap is registered; use 'batch' or 'auto'"
     with pytest.raises(ValueError, match=message):
         pa.apply(some_images(1), program, "native")
     with pytest.raises(ValueError, match="Swap has no Pillow function; register it with pillow="):
@@ -149,7 +151,7 @@ def test_a_policy_file_carries_its_name(lift, tmp_path):
         path.write_text(path.read_text().replace("Lift", "Unheard"))
         with pytest.raises(ValueError, match="there is no op named 'Unheard'") as caught:
             pa.load_policy(path)
-        assert str(caught.value).endswith("; an op of your own needs pa.ops.register first")
+        assert str(caught.value).endswith("; register your own ops with pa.ops.register first")
     assert "ops" not in json.loads(json.dumps(pa.TrivialAugment().to_dict())), "the usual file stays as it was"
 
 
@@ -215,12 +217,12 @@ def test_functions_cannot_change_their_input():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"name": "Rotate"}, "Rotate is built in; give your op another name"),
+        ({"name": "Rotate"}, "Rotate is built in; choose another name for your op"),
         ({"name": "my op"}, "an op's name is a word of letters, digits and underscores, got 'my op'"),
         ({"name": ""}, "an op's name is a word"),
         ({"low": 1, "high": 2}, "has a range or a sign but no unit"),
-        ({"unit": "pixels", "low": 2, "high": 2}, "must be finite with low under high, got 2 to 2"),
-        ({"unit": "pixels", "low": 0, "high": np.inf}, "must be finite with low under high"),
+        ({"unit": "pixels", "low": 2, "high": 2}, "must be finite with low below high, got 2 to 2"),
+        ({"unit": "pixels", "low": 0, "high": np.inf}, "must be finite with low below high"),
         ({"unit": "pixels", "low": 0, "high": 5, "signed": True}, "is signed, so its range must contain 0, got 0"),
         ({"unit": "pixels", "low": 0, "high": 5, "neutral": 6}, "neutral of Bad must be in its range 0 to 5, got 6"),
         ({"unit": "pixels", "low": 0, "high": 5, "levels": {"tim": (0, 1)}}, "no semantics named 'tim'; did you mean"),
@@ -248,9 +250,9 @@ def test_functions_are_needed():
     ("function", "signature"), [(lambda images: images, "images"), (lambda images, value, more: images, "more")]
 )
 def test_functions_that_take_other_arguments(function, signature):
-    with pytest.raises(TypeError, match=rf"batch of Bad is called with images, uint8 .* and takes \(.*{signature}\); "):
+    with pytest.raises(TypeError, match=rf"batch of Bad is called with images, uint8 .* but takes \(.*{signature}\); "):
         pa.ops.register("Bad", function)
-    with pytest.raises(TypeError, match=r"pillow of Bad is called with a Pillow image and an argument, and takes"):
+    with pytest.raises(TypeError, match=r"pillow of Bad is called with a Pillow image and an argument, but takes"):
         pa.ops.register("Bad", add, pillow=function)
     with pytest.raises(ValueError, match="there is no op named 'Bad'"):
         pa.ops.lookup("Bad")
@@ -293,7 +295,7 @@ def test_workers_started_by_spawn(registers, tmp_path, monkeypatch):
     samples = module.Samples(pa.RandAugment(n=1, m=1, ops=("Negate",)))
     loader = torch.utils.data.DataLoader(samples, 2, num_workers=1, multiprocessing_context="spawn")
     if not registers:
-        with pytest.raises(ValueError, match=r"no op named 'Negate'.*an op of your own needs pa.ops.register first"):
+        with pytest.raises(ValueError, match=r"no op named 'Negate'.*register your own ops with pa.ops.register first"):
             list(loader)
         return
     batches = torch.cat(list(loader))

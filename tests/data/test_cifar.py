@@ -88,7 +88,7 @@ def test_a_missing_folder_says_how_to_get_it(tmp_path, load):
 
 
 def test_an_empty_folder_says_what_it_lacks(tmp_path):
-    with pytest.raises(ValueError, match="holds neither cifar-10-batches-bin nor test_batch"):
+    with pytest.raises(ValueError, match="contains neither cifar-10-batches-bin nor test_batch"):
         load_cifar10(tmp_path)
 
 

@@ -124,7 +124,7 @@ def test_truncated_files_are_named(tmp_path, suffix, share):
     picture(width=300, height=300).save(path)
     content = path.read_bytes()
     path.write_bytes(content[: int(share * len(content))])
-    with pytest.raises(ValueError, match=rf"broken\{suffix} (cannot be read|is no readable)") as error:
+    with pytest.raises(ValueError, match=rf"broken\{suffix} (cannot be read|is not a readable)") as error:
         read_image(path, 16, whole)
     one_sentence(error)
 
@@ -134,7 +134,7 @@ def test_truncated_files_are_named(tmp_path, suffix, share):
 )
 def test_what_is_no_image_is_named(tmp_path, content):
     (tmp_path / "fake.png").write_bytes(content)
-    with pytest.raises(ValueError, match=r"fake\.png (cannot be read|is no readable)"):
+    with pytest.raises(ValueError, match=r"fake\.png (cannot be read|is not a readable)"):
         read_image(tmp_path / "fake.png", 16, whole)
 
 

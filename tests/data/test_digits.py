@@ -87,7 +87,7 @@ def two_images() -> dict[str, object]:
     [
         ("train_images", torch.zeros(2, 3, 2, 2), r"train_images must be .* uint8 .* got torch.float32 \[2, 3, 2, 2\]"),
         ("test_images", torch.zeros(2, 2, 2, 3, dtype=torch.uint8), "test_images must be .* permute to channels first"),
-        ("test_images", torch.zeros(2, 3, 4, 4, dtype=torch.uint8), "must agree in channels, height and width"),
+        ("test_images", torch.zeros(2, 3, 4, 4, dtype=torch.uint8), "must have the same channels, height and width"),
         ("train_labels", torch.tensor([0, 1, 1]), r"train_labels must be int64 \[2\]"),
         ("train_labels", torch.tensor([0.0, 1.0]), r"train_labels must be int64 \[2\]"),
         ("test_labels", torch.tensor([0, 2]), r"test_labels must be in 0\.\.1, got 0\.\.2"),

@@ -14,6 +14,7 @@ import pytest
 from forked import Forked
 from test_cifar import SMALL, make_folder
 
+from particleaugment.data import download
 from particleaugment.data.cifar import CIFAR10, read_cifar
 from particleaugment.data.download import ARCHIVES, Archive, DownloadError, fetch
 
@@ -134,8 +135,8 @@ def test_what_is_there_is_not_downloaded_again(server, packed, tmp_path):
 def test_an_interrupted_download_is_resumed(server, packed, tmp_path):
     archive = archive_for(packed, server)
     server.breaks = [1000]
-    message = fails(archive, tmp_path, "the connection broke off after 1,000 of", tries=1)
-    assert "try again to go on from what has arrived" in message
+    message = fails(archive, tmp_path, "the connection was lost after 1,000 of", tries=1)
+    assert "try again to resume" in message
     assert files(tmp_path) == ["small.tar.gz.part"]
     assert (tmp_path / "small.tar.gz.part").read_bytes() == packed[:1000]
     get(archive, tmp_path)
@@ -172,7 +173,7 @@ def test_a_part_that_is_too_long_is_thrown_away(server, packed, tmp_path, extra)
 def test_a_part_of_something_else_fails_once_and_then_heals(server, packed, tmp_path):
     archive = archive_for(packed, server)
     (tmp_path / "small.tar.gz.part").write_bytes(b"something else")
-    fails(archive, tmp_path, "has the checksum .* thrown away")
+    fails(archive, tmp_path, "has the checksum .* discarded")
     assert files(tmp_path) == []
     get(archive, tmp_path)
 
@@ -193,21 +194,21 @@ def test_a_server_that_sends_less_than_it_announces(server, packed, tmp_path):
     archive = archive_for(packed, server)
     server.content, server.announced, server.ranges = packed[:2000], len(packed), False
     server.breaks = [5000] * 3
-    fails(archive, tmp_path, "broke off after 2,000 of")
+    fails(archive, tmp_path, "was lost after 2,000 of")
     assert files(tmp_path) == ["small.tar.gz.part"]
 
 
 def test_a_wrong_range_is_not_glued_on(server, packed, tmp_path):
     (tmp_path / "small.tar.gz.part").write_bytes(packed[:1000])
     server.shift = 10
-    fails(archive_for(packed, server), tmp_path, "another range")
+    fails(archive_for(packed, server), tmp_path, "a different range")
     assert (tmp_path / "small.tar.gz.part").read_bytes() == packed[:1000]
 
 
 @pytest.mark.parametrize(("status", "requests"), [(404, 1), (403, 1), (503, 3)])
 def test_a_server_that_refuses(server, packed, tmp_path, status, requests):
     server.status = status
-    message = fails(archive_for(packed, server), tmp_path / "new", f"the server answers {status}")
+    message = fails(archive_for(packed, server), tmp_path / "new", f"the server returned {status}")
     assert "yourself" in message
     assert len(server.asked) == requests
     assert not (tmp_path / "new").exists()
@@ -316,7 +317,7 @@ def test_unsafe_archives_are_refused_whole(server, packed, tmp_path, case, first
     info, message = UNSAFE[case]
     content = tampered(packed, info, first=first)
     directory = tmp_path / "data"
-    fails(archive_for(content, server), directory, f"is not unpacked: .*{message}")
+    fails(archive_for(content, server), directory, f"cannot be unpacked: .*{message}")
     assert not directory.exists()
     assert os.listdir(tmp_path) == []
 
@@ -326,7 +327,7 @@ def test_unsafe_archives_are_refused_whole(server, packed, tmp_path, case, first
     [member("/" + "x" * 500_000), member("../" + "x" * 500_000), member("x" * 500_000, b"", type=tarfile.SYMTYPE)],
 )
 def test_a_long_name_makes_no_long_message(server, packed, tmp_path, info):
-    with pytest.raises(DownloadError, match="is not unpacked") as caught:
+    with pytest.raises(DownloadError, match="cannot be unpacked") as caught:
         fetch("cifar10", tmp_path / "data", archive=archive_for(tampered(packed, info), server), quiet=True)
     assert len(str(caught.value)) < 1000
 
@@ -349,7 +350,7 @@ def test_a_missing_member_is_named(server, packed, tmp_path):
 )
 def test_what_is_no_archive_is_named(packed, tmp_path, content):
     (tmp_path / "small.tar.gz").write_bytes(content)
-    fails(archive_for(content, url="http://127.0.0.1:1/small.tar.gz"), tmp_path, "is not unpacked: it ")
+    fails(archive_for(content, url="http://127.0.0.1:1/small.tar.gz"), tmp_path, "cannot be unpacked: it ")
     assert files(tmp_path) == ["small.tar.gz"]
 
 
@@ -357,7 +358,7 @@ def test_what_is_no_archive_is_named(packed, tmp_path, content):
 def test_a_truncated_archive_with_its_own_checksum_is_named(packed, tmp_path, share):
     content = packed[: int(share * len(packed))]
     (tmp_path / "small.tar.gz").write_bytes(content)
-    fails(archive_for(content, url="http://127.0.0.1:1/small.tar.gz"), tmp_path, "it is not a whole .tar.gz archive")
+    fails(archive_for(content, url="http://127.0.0.1:1/small.tar.gz"), tmp_path, "it is not a complete .tar.gz archive")
     assert files(tmp_path) == ["small.tar.gz"]
 
 
@@ -367,6 +368,19 @@ def test_two_downloads_do_not_mix(server, packed, tmp_path):
         fcntl.flock(other, fcntl.LOCK_EX)
         fails(archive_for(packed, server), tmp_path, "is being downloaded by another process")
     get(archive_for(packed, server), tmp_path)
+
+
+def test_a_folder_unpacked_by_another_process_meanwhile_is_used(server, packed, tmp_path, monkeypatch):
+    open_part = download.part_file
+
+    def late(path):
+        make_folder(tmp_path, LAYOUT)
+        return open_part(path)
+
+    monkeypatch.setattr(download, "part_file", late)
+    assert get(archive_for(packed, server), tmp_path) == tmp_path / LAYOUT.folder
+    assert server.asked == []
+    assert os.listdir(tmp_path) == [LAYOUT.folder]
 
 
 def test_a_full_disk_is_told_while_downloading(server, packed, tmp_path):

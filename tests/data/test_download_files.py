@@ -119,7 +119,7 @@ def test_torchvisions_folder_counts(server, packed, tmp_path):
 def test_an_interrupted_download_is_resumed(server, packed, tmp_path):
     archive = published(packed, server)
     server.cuts = {NAMES[2]: 1000}
-    message = fails(archive, tmp_path, f"{NAMES[2]} cannot be downloaded: the connection broke off", tries=1)
+    message = fails(archive, tmp_path, f"{NAMES[2]} cannot be downloaded: the connection was lost", tries=1)
     assert f"put the files of MNIST into {tmp_path / 'mnist'} yourself" in message
     assert files(tmp_path) == parts(*NAMES[:3])
     assert (tmp_path / "mnist.part" / NAMES[2]).read_bytes() == packed[NAMES[2]][:1000]
@@ -143,7 +143,7 @@ def test_downloads_of_two_sets_do_not_mix(server, packed, tmp_path, tmp_path_fac
     folder = make_idx(tmp_path_factory.mktemp("other"), ".gz", seed=1)
     clothes = {name: (folder / name).read_bytes() for name in NAMES}
     server.cuts = {NAMES[0]: 1000}
-    fails(published(packed, server), tmp_path, "broke off", tries=1)
+    fails(published(packed, server), tmp_path, "was lost", tries=1)
     get(published(clothes, server, FASHION_MNIST), tmp_path)
     get(published(packed, server), tmp_path)
     assert sorted(os.listdir(tmp_path)) == ["fashion-mnist", "mnist"]
@@ -154,7 +154,7 @@ def test_a_wrong_checksum_leaves_no_folder_and_keeps_the_sound_files(server, pac
     archive = published(packed, server)
     right = server.files[NAMES[1]]
     server.files[NAMES[1]] = right[:-1] + bytes([right[-1] ^ 1])
-    fails(archive, tmp_path, f"{NAMES[1]} sent has the checksum .*, but MNIST's published one is .*; it is thrown away")
+    fails(archive, tmp_path, f"{NAMES[1]} has the checksum .*, but MNIST's published one is .*; it was discarded")
     assert files(tmp_path) == parts(NAMES[0])
     server.files[NAMES[1]] = right
     server.requests.clear()
@@ -165,9 +165,9 @@ def test_a_wrong_checksum_leaves_no_folder_and_keeps_the_sound_files(server, pac
 def test_a_file_that_was_damaged_since_it_arrived_is_found(server, packed, tmp_path):
     archive = published(packed, server)
     server.cuts = {NAMES[3]: 10}
-    fails(archive, tmp_path, "broke off", tries=1)
+    fails(archive, tmp_path, "was lost", tries=1)
     (tmp_path / "mnist.part" / NAMES[0]).write_bytes(bytes(len(packed[NAMES[0]])))
-    fails(archive, tmp_path, f"{NAMES[0]} sent has the checksum")
+    fails(archive, tmp_path, f"{NAMES[0]} has the checksum")
     assert not (tmp_path / "mnist").exists()
     get(archive, tmp_path)
     load_mnist(tmp_path)
@@ -187,14 +187,14 @@ def test_an_incomplete_folder_is_named_and_left_alone(server, packed, tmp_path):
     (folder / NAMES[3]).unlink()
     fails(archive, tmp_path, f"mnist has neither {FILES[3]} nor .*, or remove {folder} and try again")
     (folder / NAMES[3]).write_bytes(packed[NAMES[3]][:-1])
-    fails(archive, tmp_path, rf"{NAMES[3]} is not a whole gzip file .*, or remove {folder} and try again")
+    fails(archive, tmp_path, rf"{NAMES[3]} is not a complete gzip file .*, or remove {folder} and try again")
     assert len(server.requests) == 4
 
 
 def test_something_else_of_the_folders_name_is_left_alone(server, packed, tmp_path):
     (tmp_path / "mnist").mkdir()
     (tmp_path / "mnist" / "notes.txt").write_text("mine")
-    fails(published(packed, server), tmp_path, "mnist is there, but not with the files of MNIST; move it")
+    fails(published(packed, server), tmp_path, "mnist exists, but does not contain the files of MNIST; move it")
     assert files(tmp_path) == ["mnist/notes.txt"]
     assert server.requests == []
     (tmp_path / "mnist" / "notes.txt").unlink()
@@ -205,7 +205,7 @@ def test_something_else_of_the_folders_name_is_left_alone(server, packed, tmp_pa
 @pytest.mark.parametrize(("status", "requests"), [(404, 1), (503, 3)])
 def test_a_server_that_refuses(server, packed, tmp_path, status, requests):
     server.status = status
-    fails(published(packed, server), tmp_path / "new", f"the server answers {status}")
+    fails(published(packed, server), tmp_path / "new", f"the server returned {status}")
     assert len(server.requests) == requests
     assert not (tmp_path / "new").exists()
 

@@ -19,6 +19,7 @@ from particleaugment.data import (
 )
 from particleaugment.data.decode import CentreCrop, read_image
 from particleaugment.data.folder import IMAGENET_STATISTICS
+from particleaugment.data.streamed import open_folder
 
 
 def make_class(folder, count, suffix=".png", first=0, **size):
@@ -136,10 +137,10 @@ def test_a_missing_folder(tmp_path):
 
 
 def test_no_classes(tmp_path):
-    with pytest.raises(ValueError, match="holds no class folders; put the images of each class"):
+    with pytest.raises(ValueError, match="contains no class folders; put the images of each class"):
         list_folder(tmp_path)
     picture().save(tmp_path / "a.png")
-    with pytest.raises(ValueError, match="holds images but no class folders"):
+    with pytest.raises(ValueError, match="contains images but no class folders"):
         list_folder(tmp_path)
 
 
@@ -153,27 +154,27 @@ def test_one_class(tmp_path):
 def test_an_empty_class_folder(animals):
     (animals / "bee").mkdir()
     (animals / "bee" / "readme.txt").write_text("none yet")
-    with pytest.raises(ValueError, match=r"the class folder .*bee holds no JPEG, PNG or WebP image"):
+    with pytest.raises(ValueError, match=r"the class folder .*bee contains no JPEG, PNG or WebP image"):
         list_folder(animals)
 
 
 def test_no_images(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-    with pytest.raises(ValueError, match=r"the class folders in .* hold no JPEG, PNG or WebP image"):
+    with pytest.raises(ValueError, match=r"the class folders in .* contain no JPEG, PNG or WebP image"):
         list_folder(tmp_path)
 
 
 def test_a_class_of_one_image_cannot_be_split(animals):
     make_class(animals / "bee", 1)
-    with pytest.raises(ValueError, match="bee holds a single image, but training and testing need one each"):
+    with pytest.raises(ValueError, match="bee contains a single image, but training and testing need one each"):
         list_folder(animals)
 
 
 def test_too_few_images_for_the_split(tmp_path):
     for name in ("a", "b"):
         make_class(tmp_path / name, 2)
-    with pytest.raises(ValueError, match=r"cannot be split: a fraction of 0\.2 of 4 samples holds no sample"):
+    with pytest.raises(ValueError, match=r"cannot be split: a fraction of 0\.2 of 4 samples is less than one sample"):
         list_folder(tmp_path)
 
 
@@ -181,7 +182,7 @@ def test_a_test_class_that_training_lacks(tmp_path):
     for part, classes in (("train", "ab"), ("val", "abc")):
         for class_name in classes:
             make_class(tmp_path / part / class_name, 1)
-    with pytest.raises(ValueError, match="val holds the class 'c', which is not among the training"):
+    with pytest.raises(ValueError, match="val contains the class 'c', which no training image has"):
         list_folder(tmp_path)
 
 
@@ -295,7 +296,7 @@ def test_an_unreadable_image_is_named_by_the_loader(images):
     except ValueError as error:
         message = str(error)
         error.__traceback__ = None  # it holds the loader in a cycle, whose collection takes seconds
-    assert f"{images.path(3)} is no readable JPEG, PNG or WebP image" in message
+    assert f"{images.path(3)} is not a readable JPEG, PNG or WebP image" in message
 
 
 # In memory.
@@ -325,7 +326,7 @@ def test_imagenets_statistics_on_request(animals):
 def test_a_single_unreadable_file_is_named(animals):
     (animals / "dog" / "1.png").write_bytes(b"broken")
     with pytest.raises(
-        ValueError, match=r"^\S*dog/1\.png is no readable JPEG, PNG or WebP image; repair it or remove it$"
+        ValueError, match=r"^\S*dog/1\.png is not a readable JPEG, PNG or WebP image; repair it or remove it$"
     ):
         load_folder(animals)
 
@@ -337,7 +338,7 @@ def test_all_unreadable_files_of_both_parts_are_named_at_once(animals):
         Path(path).write_bytes(b"broken")
     with pytest.raises(ValueError, match=r"^4 of 30 images cannot be used: ") as error:
         load_folder(animals)
-    assert all(f"{path} is no readable" in str(error.value) for path in broken)
+    assert all(f"{path} is not a readable" in str(error.value) for path in broken)
     assert str(error.value).endswith("; repair or remove them")
     one_sentence(error)
 
@@ -391,3 +392,31 @@ def test_statistics_without_a_cache_folder(images, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert folder_statistics(images, 16) == folder_statistics(images, 16)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_channel_may_be_the_same_everywhere(stream, tmp_path, monkeypatch):
+    """As in images of which a microscope records green alone; without it, the folder could not be trained on at all."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for index in range(8):
+        folder = tmp_path / "cells" / "ab"[index % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        _, green, _ = picture(index).split()
+        Image.merge("RGB", [Image.new("L", green.size), green, Image.new("L", green.size)]).save(
+            folder / f"{index}.png"
+        )
+    data = open_folder(tmp_path / "cells", 16, quiet=True) if stream else load_folder(tmp_path / "cells", 16)
+    assert (data.mean[0], data.std[0], data.std[2]) == (0.0, 1.0, 1.0)
+    assert 0 < data.std[1] < 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_images_of_one_colour_are_refused(stream, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for index in range(8):
+        folder = tmp_path / "dark" / "ab"[index % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8)).save(folder / f"{index}.png")
+    with pytest.raises(ValueError, match="all pixels of the training images are of one colour") as error:
+        open_folder(tmp_path / "dark", 16, quiet=True) if stream else load_folder(tmp_path / "dark", 16)
+    one_sentence(error)

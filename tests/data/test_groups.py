@@ -83,7 +83,7 @@ def test_groups_across_classes_are_never_split(case, data, seed):
     labels, groups = case
     size = data.draw(st.integers(1, len(labels) - 1))
     if not can_be_held_out(labels, groups):
-        with pytest.raises(ValueError, match="no group can be held out, since each is the only one of some class"):
+        with pytest.raises(ValueError, match="no group can be held out, because each is the only group of some class"):
             train_validation_split(labels, size, seed, groups=groups)
         return
     train, held_out = train_validation_split(labels, size, seed, groups=groups)
@@ -161,9 +161,9 @@ def test_a_class_with_a_single_group_stays_in_training():
 
 
 def test_groups_that_cannot_be_held_out():
-    with pytest.raises(ValueError, match="no group can be held out, since each is the only one of some class"):
+    with pytest.raises(ValueError, match="no group can be held out, because each is the only group of some class"):
         train_validation_split(torch.arange(20) % 2, 5, 0, groups=torch.zeros(20, dtype=torch.int64))
-    with pytest.raises(ValueError, match="group of each of the 20 samples, got 19"):
+    with pytest.raises(ValueError, match="one entry for each of the 20 samples, got 19"):
         train_validation_split(torch.arange(20) % 2, 5, 0, groups=torch.arange(19))
     with pytest.raises(ValueError, match="takes all 20 samples"):
         train_validation_split(torch.arange(20) % 2, 20, 0, groups=torch.arange(20))
@@ -184,7 +184,7 @@ def test_groups_by_number_or_name():
 def test_names_without_a_group_are_named(name):
     with pytest.raises(ValueError, match="has no group in its name") as error:
         groups_of_names(["stop/1_1.png", f"/data/{name}"], torch.tensor([0, 0]), "class-prefix")
-    assert str(error.value).startswith(f"/data/{name} has no group in its name: groups=class-prefix reads what comes")
+    assert str(error.value).startswith(f"/data/{name} has no group in its name: groups=class-prefix reads the part")
     one_sentence(error)
 
 

@@ -204,7 +204,7 @@ def test_columns_and_splits_are_chosen(datasets, tmp_path):
     place = saved(datasets, tmp_path / "hf", rename)
     data = load_data(f"hf:{place},label=colour,train=fit,test=judge", image_size=8)
     assert (data.classes, len(data.test_labels)) == (("red", "blue"), 12)
-    with pytest.raises(ValueError, match=r"has the splits fit, judge and none that is called train; name one") as error:
+    with pytest.raises(ValueError, match=r"has the splits fit, judge but none called train; name one") as error:
         load_data(f"hf:{place}")
     one_sentence(error)
     with pytest.raises(
@@ -222,11 +222,11 @@ def test_columns_and_splits_are_chosen(datasets, tmp_path):
         (lambda splits: splits, ",test=other", "has no split 'other'; it has train, val"),
         (lambda splits: splits, ",label=kind", "has no label column 'kind'; its columns are image, label"),
         (lambda splits: splits, ",image=label", "has no image column 'label'; its columns are image, label"),
-        (lambda splits: splits, ",lable=x", "'lable=x' is no choice for the data set"),
-        (labels_as(lambda old: [0.5] * len(old)), "", "holds float64, which is no class"),
-        (labels_as(lambda old: [-1] * len(old)), "", "holds -1, which is no class: labels must be 0 or more"),
-        (labels_as(lambda old: [0] * len(old)), "", "holds a single class; classification needs at least two"),
-        (changed(box=lambda table: [[1, 2]] * len(table)), ",label=box", "which is no class"),
+        (lambda splits: splits, ",lable=x", "'lable=x' is not an option of the data set"),
+        (labels_as(lambda old: [0.5] * len(old)), "", "contains float64, which cannot be classes"),
+        (labels_as(lambda old: [-1] * len(old)), "", "contains -1, which is not a class: labels must be 0 or more"),
+        (labels_as(lambda old: [0] * len(old)), "", "contains a single class; classification needs at least two"),
+        (changed(box=lambda table: [[1, 2]] * len(table)), ",label=box", "which cannot be classes"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_used_is_one_sentence(datasets, tmp_path, change, choice, message):
@@ -243,7 +243,7 @@ def test_a_split_without_labels_is_refused_by_name(datasets, tmp_path):
         return splits
 
     place = saved(datasets, tmp_path / "hf", hide)
-    with pytest.raises(ValueError, match=r"split val, holds -1, which is no class: labels must be from 0 to 2"):
+    with pytest.raises(ValueError, match=r"split val, contains -1, which is not a class: labels must be from 0 to 2"):
         load_data(f"hf:{place}", image_size=8)
 
 
@@ -256,7 +256,7 @@ def test_damaged_images_are_named(datasets, tmp_path):
         return splits
 
     place = saved(datasets, tmp_path / "hf", damage)
-    with pytest.raises(ValueError, match=r"train\[4\] is no readable JPEG") as error:
+    with pytest.raises(ValueError, match=r"train\[4\] is not a readable JPEG") as error:
         load_data(f"hf:{place}", image_size=8)
     assert "train[5]" in str(error.value) or "2 of " in str(error.value)
 
@@ -266,7 +266,7 @@ def test_places(tmp_path, monkeypatch):
     (tmp_path / "pets").mkdir()
     assert absolute_place("pets,label=breed") == f"{tmp_path}/pets,label=breed"
     assert absolute_place("owner/pets") == "owner/pets"
-    with pytest.raises(ConfigError, match="groups are read from the names of files"):
+    with pytest.raises(ConfigError, match="groups are read from file names"):
         config("data=hf:pets", "groups=prefix")
     with pytest.raises(ValueError, match=r"needs a name on the Hugging Face Hub or a path, as in data=hf:NAME"):
         load_data("hf")

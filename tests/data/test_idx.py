@@ -149,12 +149,12 @@ def header(magic, *sizes):
 IMAGES, LABELS = idx_bytes(arrays()[2]), idx_bytes(arrays()[3])
 BODY = IMAGES[16:]
 DAMAGED_IMAGES = {
-    "last byte missing": (IMAGES[:-1], "truncated: its header announces 20 images, 15,696 bytes .*, but it has 15,695"),
+    "last byte missing": (IMAGES[:-1], "truncated: its header declares 20 images, 15,696 bytes .*, but it has 15,695"),
     "half": (IMAGES[:8000], "truncated: .* but it has 8,000"),
     "header alone": (IMAGES[:16], "truncated: .* but it has 16;"),
     "part of the header": (IMAGES[:15], "truncated: its header alone needs 16 bytes, but it has 15 in all"),
     "empty": (b"", "truncated: its header alone needs 16 bytes, but it has 0 in all"),
-    "a byte too many": (IMAGES + b"\0", "too long: its header announces 20 images, 15,696 bytes .*, but it has more"),
+    "a byte too many": (IMAGES + b"\0", "too long: its header declares 20 images, 15,696 bytes .*, but it has more"),
     "twice": (IMAGES * 2, "too long"),
     "labels": (LABELS + IMAGES, "starts with the number 2049, but idx files of images start with 2051"),
     "little-endian": (struct.pack("<4I", 2051, 20, 28, 28) + BODY, "starts with the number 50855936"),
@@ -164,11 +164,11 @@ DAMAGED_IMAGES = {
     "fewer in the header": (header(2051, 19, 28, 28) + BODY, "has 19 images, but t10k-labels-idx1.* has 20 labels"),
     "more in the header": (header(2051, 21, 28, 28) + BODY, "has 21 images, but t10k-labels-idx1.* has 20 labels"),
     "none": (header(2051, 0, 28, 28), "has no images"),
-    "very many": (header(2051, 0xFFFFFFFF, 28, 28) + BODY, "announces 4,294,967,295 images: 12288.0 GiB of pixels"),
+    "very many": (header(2051, 0xFFFFFFFF, 28, 28) + BODY, "declares 4,294,967,295 images: 12288.0 GiB of pixels"),
 }  # fmt: skip
 DAMAGED_LABELS = {
-    "last byte missing": (LABELS[:-1], "truncated: its header announces 20 labels, 28 bytes in all, but it has 27"),
-    "a byte too many": (LABELS + b"\0", "too long: its header announces 20 labels, 28 bytes in all, but it has more"),
+    "last byte missing": (LABELS[:-1], "truncated: its header declares 20 labels, 28 bytes in all, but it has 27"),
+    "a byte too many": (LABELS + b"\0", "too long: its header declares 20 labels, 28 bytes in all, but it has more"),
     "images": (IMAGES, "starts with the number 2051, but idx files of labels start with 2049"),
     "out of range": (
         LABELS[:11] + b"\x0a" + LABELS[12:],
@@ -198,7 +198,7 @@ def test_damaged_labels_are_refused(folder, ending, case):
 def test_headers_that_agree_and_are_both_wrong(folder, ending, count, verdict):
     write_file(folder, TEST_IMAGES, header(2051, count, 28, 28) + BODY, ending)
     write_file(folder, TEST_LABELS, header(2049, count) + LABELS[8:], ending)
-    refused(folder, f"{TEST_IMAGES}.* is {verdict}: its header announces {count} images")
+    refused(folder, f"{TEST_IMAGES}.* is {verdict}: its header declares {count} images")
 
 
 def test_black_training_images_are_refused(folder, ending):
@@ -212,7 +212,7 @@ def test_a_gzip_file_cut_anywhere_is_refused(tmp_path, name):
     whole = path.read_bytes()
     for size in np.unique(np.linspace(0, len(whole) - 1, 150).astype(int)):
         path.write_bytes(whole[:size])
-        refused(tmp_path, rf"{name}\.gz is (not a whole gzip file \(|truncated: )")
+        refused(tmp_path, rf"{name}\.gz is (not a complete gzip file \(|truncated: )")
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -240,7 +240,7 @@ def test_a_gzip_file_with_a_flipped_bit_is_refused_or_read_right(tmp_path, name)
 def test_a_plain_file_that_is_called_gz_is_refused(tmp_path):
     make_idx(tmp_path, ".gz")
     (tmp_path / f"{TEST_IMAGES}.gz").write_bytes(IMAGES)
-    refused(tmp_path, r"t10k-images-idx3-ubyte\.gz is not a whole gzip file \(Not a gzipped file")
+    refused(tmp_path, r"t10k-images-idx3-ubyte\.gz is not a complete gzip file \(Not a gzipped file")
 
 
 @pytest.mark.parametrize("members", [False, True], ids=["one member", "many members"])
@@ -274,7 +274,7 @@ def test_a_training_run(tmp_path):
     assert "wrn-10-1 on mnist, 1 epochs" in shown.output
     verdict = CliRunner().invoke(app, ["verify", run])
     assert verdict.exit_code == 0, verdict.output
-    assert "every part is sound" in verdict.output
+    assert "every file is valid" in verdict.output
 
 
 def test_a_damaged_file_ends_a_run_before_it_starts(tmp_path):

@@ -68,7 +68,9 @@ def test_parts_without_classes_are_refused(tmp_path):
 def test_parts_by_unusual_names_are_refused(tmp_path):
     fill(tmp_path, ["fold 1", "fold 2"], count=4, classes=("ant", "bee", "cat"))
     touch(tmp_path, "fold 2/dog/1.png")
-    with pytest.raises(ValueError, match="fold 1, fold 2, hold no images but each the folders ant, bee, cat") as error:
+    with pytest.raises(
+        ValueError, match="fold 1, fold 2, contain no images, but each contains the folders ant, bee, cat"
+    ) as error:
         list_folder(tmp_path)
     one_sentence(error)
     touch(tmp_path, "fold 1/1.png")
@@ -81,6 +83,18 @@ def test_classes_may_hold_their_images_deeper(tmp_path):
     fill(tmp_path / "b", ["dog"], count=5, classes=["poodle", "terrier"])
     assert list_folder(tmp_path / "a")[0].classes == ("n01", "n02")
     assert list_folder(tmp_path / "b")[0].classes == ("cat", "dog")
+
+
+def test_a_link_to_a_folder_beside_does_not_list_its_images_twice(tmp_path):
+    touch(tmp_path, *(f"{name}/{n}.png" for name in ("ant/b/c", "bee") for n in range(8)))
+    (tmp_path / "ant" / "a").symlink_to("b")
+    (tmp_path / "ant" / "d").symlink_to("b/c")
+    (tmp_path / "ant" / "e").symlink_to(".")
+    train, test = list_folder(tmp_path)
+    names = [part.name(index) for part in (train, test) for index in range(len(part))]
+    files = {os.path.realpath(tmp_path / name) for name in names}
+    assert len(names) == len(files) == 16, "or one image would be trained and tested on"
+    assert {os.path.dirname(name) for name in names} == {"ant/a/c", "bee"}, "the first in order, on any file system"
 
 
 def test_classes_that_are_not_tested_are_said(tmp_path):
@@ -123,13 +137,13 @@ def test_images_held_out_for_choosing_are_said(validation, tmp_path):
     assert (len(data.train), len(data.test)) == (24, 6)
     assert find_images(tmp_path).describe(validation) == (
         f"24 training images, 6 test images (held out of the training images by validation={validation}, "
-        "folder val left alone), 2 classes: ant, bee"
+        "folder val not used), 2 classes: ant, bee"
     )
-    with pytest.raises(ValueError, match="validation=30 does not suit the data: validation takes all 30"):
+    with pytest.raises(ValueError, match="validation=30 does not fit the data: validation takes all 30"):
         find_images(tmp_path).describe(30)
     (tmp_path / "train" / "cow").mkdir()
     picture(0).save(tmp_path / "train" / "cow" / "0.png")
-    with pytest.raises(ValueError, match=f"validation={validation} does not suit the data: class cow has a single"):
+    with pytest.raises(ValueError, match=f"validation={validation} does not fit the data: class cow has a single"):
         find_images(tmp_path).describe(validation)
 
 

@@ -51,10 +51,10 @@ def test_a_directory_below_the_home_folder(tmp_path, monkeypatch):
         ({"name": "folder:a", "directory": "b"}, "two directories, a and b"),
         ({"name": "digits", "directory": "b"}, "come with the package"),
         ({"name": "digits", "image_size": 64}, "are 32x32, not 64"),
-        ({"name": "digits", "validation": -1}, "validation=-1 does not suit the data"),
-        ({"name": "digits", "validation": 1.5}, "validation=1.5 does not suit the data"),
-        ({"name": "digits", "validation": True}, "validation=True does not suit the data"),
-        ({"name": "digits", "validation": 5000}, "validation=5000 does not suit the data"),
+        ({"name": "digits", "validation": -1}, "validation=-1 does not fit the data"),
+        ({"name": "digits", "validation": 1.5}, "validation=1.5 does not fit the data"),
+        ({"name": "digits", "validation": True}, "validation=True does not fit the data"),
+        ({"name": "digits", "validation": 5000}, "validation=5000 does not fit the data"),
     ],
 )
 def test_requests_that_cannot_be_met(arguments, message):

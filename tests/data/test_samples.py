@@ -152,6 +152,10 @@ TARGETS = {
     "a column of them": ((TWO * 0.8 + 0.1).unsqueeze(1), TWO),
     "several classes": (SEVERAL.float(), LABELS),
     "several classes as truth values": (SEVERAL.bool(), LABELS),
+    "whole quantities": (LABELS.float(), torch.zeros_like(LABELS)),
+    "quantities": (LABELS + 0.25, torch.zeros_like(LABELS)),
+    "quantities below 0": (LABELS - 2.0, torch.zeros_like(LABELS)),
+    "two quantities": (torch.stack([LABELS, LABELS + 10], 1).float(), torch.zeros_like(LABELS)),
 }
 
 
@@ -213,7 +217,7 @@ def test_data_sets_that_cannot_be_used(dataset, error, message):
     ("item", "error", "message"),
     [
         ((PICTURES[0], "cat"), TypeError, "a target must be a class number or soft class .*, got str; number the"),
-        (PICTURES[0], TypeError, r"a data set must give \(image, target\) or a dict of both, got Image"),
+        (PICTURES[0], TypeError, r"a data set must return \(image, target\) or a dict of both, got Image"),
         ({"picture": PICTURES[0], "label": 0}, ValueError, "must have an image .* got a dict with picture, label"),
         ((IMAGES[0, :2], 0), ValueError, r"must have shape \[1 or 3, height, width\], got \(2, 6, 4\)"),
     ],
@@ -226,7 +230,7 @@ def test_items_that_cannot_be_used(item, error, message):
 
 def test_images_of_several_sizes():
     samples = Samples([(PICTURES[0], 0), (PICTURES[1].resize((9, 9)), 1)])
-    with pytest.raises(ValueError, match=r"must have one size, got \(3, 6, 4\) and \(3, 9, 9\); crop or resize"):
+    with pytest.raises(ValueError, match=r"must have the same size, got \(3, 6, 4\) and \(3, 9, 9\); crop or resize"):
         samples.gather(torch.tensor([0, 1]))
 
 

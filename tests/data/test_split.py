@@ -246,7 +246,7 @@ LABELS = torch.arange(20) % 4
         ([1.0], "strictly between 0 and 1, got 1.0; for a number of samples pass an int"),
         ([-0.5], "strictly between 0 and 1, got -0.5"),
         ([float("nan")], "strictly between 0 and 1, got nan"),
-        ([0.01], "a fraction of 0.01 of 20 samples holds no sample"),
+        ([0.01], "a fraction of 0.01 of 20 samples is less than one sample"),
     ],
 )
 def test_impossible_sizes_are_named(sizes, message):
@@ -261,7 +261,7 @@ def test_other_impossible_requests_are_named():
         stratified_subset(LABELS, True, seed=0, step=0)
     with pytest.raises(ValueError, match="15 samples do not fit into 10"):
         stratified_subset(LABELS, 15, seed=0, step=0, exclude=torch.arange(10))
-    with pytest.raises(ValueError, match=r"exclude must hold indices in 0\.\.19, got 0\.\.20"):
+    with pytest.raises(ValueError, match=r"exclude must contain indices in 0\.\.19, got 0\.\.20"):
         stratified_subset(LABELS, 5, seed=0, step=0, exclude=torch.tensor([0, 20]))
     with pytest.raises(TypeError, match=r"exclude must be a 1-D int64 tensor of sample indices, got torch\.bool"):
         stratified_subset(LABELS, 5, seed=0, step=0, exclude=LABELS == 1)
@@ -271,6 +271,8 @@ def test_other_impossible_requests_are_named():
         train_validation_split(torch.tensor([0, 0, 0, 1]), 2, seed=0, names=("cat", "owl"))
     with pytest.raises(ValueError, match="4 samples do not fit into 3"):
         held_out_split(torch.tensor([0, 0, 0, 7, 8]), 4, seed=0)
+    with pytest.raises(ValueError, match="every class has a single sample, so none can be held out; if the targets"):
+        held_out_split(torch.arange(9), 4, seed=0)
     with pytest.raises(ValueError, match="takes all 20 samples"):
         train_validation_split(LABELS, 20, seed=0)
     with pytest.raises(ValueError, match="n must not be negative"):

@@ -11,7 +11,7 @@ from particleaugment.runs.train import train as train_alone
 from particleaugment.trainee.ranks import Ranks
 
 SMALL = ("epochs=2", "train_size=200", "clone_size=40", "measure_size=20", "device=cpu", "precision=fp32")
-SAID = "training step by step: this model cannot be captured in a CUDA graph"
+SAID = "training with eager steps: this model cannot be captured in a CUDA graph"
 
 
 @pytest.fixture(scope="module")

@@ -46,7 +46,9 @@ def test_steps_find_what_one_process_finds(own, how):
 
 
 def test_ranks_that_were_given_other_seeds_are_told(own):
-    message = "the search on rank 1 differs from that on rank 0 before filter step 1; ranks must make the search alike"
+    message = (
+        "the search on rank 1 differs from that on rank 0 before filter step 1; create the search with the same seed"
+    )
     for found in own:
         assert found["other seeds"].startswith(message)
         assert found["other batches"].startswith(message)

@@ -125,7 +125,7 @@ def test_a_rank_that_computes_wrongly_stops_the_run(tmp_path):
 def test_ranks_with_other_data_do_not_start(tmp_path):
     code, _, errors = ranks_together(HERE / "unlike.py", "data", *training(tmp_path / "run"))
     assert code == 2
-    message = "the data of rank 1 are not those of rank 0: classes, labels, files or images differ"
+    message = "the data of rank 1 differ from rank 0's in classes, labels, files or images"
     assert errors.count(message) == errors.count("particleaugment: ") == 1
     assert not (tmp_path / "run").exists()
 
@@ -139,7 +139,7 @@ def test_the_seed_is_that_of_rank_0(undisturbed, tmp_path):
 def test_an_error_before_long_work_appears_once(tmp_path):
     code, _, errors = ranks_together("-m", "particleaugment", *training(tmp_path / "run", "clone_size=99999"))
     assert code == 2
-    assert errors.count("particleaugment: the search does not suit the data: ") == 1
+    assert errors.count("particleaugment: the search does not fit the data: ") == 1
     assert errors.count("particleaugment: ") == 1
     assert not (tmp_path / "run").exists()
 

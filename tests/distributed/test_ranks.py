@@ -127,7 +127,7 @@ def test_a_batch_that_cannot_be_shared_out(findings):
 
 def test_synchronised_batch_norm_needs_gpus():
     config = get_recipe("digits").override(["filter=paper", "sync_batchnorm=true"])
-    with pytest.raises(ConfigError, match="sync_batchnorm works between GPUs only, and this run is on the CPU"):
+    with pytest.raises(ConfigError, match="sync_batchnorm works only on GPUs, and this run is on the CPU"):
         replace(config, training=replace(config.training, device="cpu"))
 
 

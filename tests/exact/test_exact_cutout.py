@@ -8,6 +8,7 @@ from PIL import Image, ImageDraw, ImageEnhance, ImageOps
 
 import particleaugment as pa
 from particleaugment import executors
+from particleaugment.augment.pipeline import FusedPipeline
 from particleaugment.core.random import Stream, uniform
 
 EXECUTORS = ("native", "batch", "pil")
@@ -209,6 +210,8 @@ def test_a_program_keeps_its_rectangles():
         (("Cutout", 0.5, (0, 0, 1), (0, 0, 0)), r"Cutout needs \(left, top, right, bottom\) and \(red, green, blue\)"),
         (("Cutout", 0.5, (0, 0, 1, 1), (0, 0, 256)), "a colour is three whole numbers from 0 to 255"),
         (("Cutout", 1.5, (0, 0, 1, 1), (0, 0, 0)), "Cutout takes 0 to 1"),
+        (("Cutout", 0.5, (0, 0, 2**24 + 1, 1), (0, 0, 0)), "edges of a rectangle must lie within 16,777,216 pixels"),
+        (("Cutout", 0.5, (0, 0, float("inf"), 1), (0, 0, 0)), r"Cutout needs \(left, top, right, bottom\)"),
     ],
 )
 def test_bad_rectangles(step, message):
@@ -222,6 +225,26 @@ def test_a_patch_must_fit_its_program():
         pa.Program(op, arg, patch=torch.zeros(1, 1, 4, dtype=torch.int64))
     with pytest.raises(TypeError, match=r"Program.patch must be a torch.int64 tensor, got torch.float32"):
         pa.Program(op, arg, patch=torch.zeros(1, 1, 5))
+    for place, value in ((0, -(2**24) - 1), (2, 2**33)):
+        patch = torch.tensor([[[1, 1, 4, 4, 0x010203]]])
+        patch[..., place] = value
+        with pytest.raises(ValueError, match=f"a rectangle must lie within 16,777,216 pixels of 0, got {value}"):
+            pa.Program(op, arg, patch=patch)
+    for colour in (-1, 0x1000000):
+        with pytest.raises(ValueError, match=f"colour of a rectangle must be 0xRRGGBB, .* got {colour:#x}"):
+            pa.Program(op, arg, patch=torch.tensor([[[1, 1, 4, 4, colour]]]))
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_rectangles_that_reach_far_beyond_the_image(executor):
+    far = 2**24
+    program = pa.Program.from_ops([[("Cutout", 0.5, (-far, 2, 3, far), (9, 8, 7))]])
+    images, masks = torch.zeros(1, 3, 6, 5, dtype=torch.uint8), torch.zeros(1, 6, 5, dtype=torch.uint8)
+    result = pa.apply(images, program, executor, masks=masks, erase_targets=True)
+    expected = torch.zeros(6, 5, dtype=torch.bool)
+    expected[2:, :3] = True
+    assert torch.equal(result.images[0, 0] == 9, expected)
+    assert torch.equal(result.masks[0] == 255, expected)
 
 
 def test_the_fused_executor_hands_cutout_to_batch_and_says_so(monkeypatch, caplog):
@@ -231,8 +254,14 @@ def test_the_fused_executor_hands_cutout_to_batch_and_says_so(monkeypatch, caplo
     program = pa.Program.from_ops([[("Cutout", 0.5, (1, 2, 5, 6), (9, 8, 7))]] * 2)
     outputs = [pa.apply(images, program) for _ in range(2)]
     assert torch.equal(outputs[0][:, :, 2:6, 1:5], torch.tensor([9, 8, 7]).view(1, 3, 1, 1).expand(2, 3, 4, 4))
-    said = "augmenting with executor 'batch' instead of 'fused': its kernel does not do Cutout"
+    said = "augmenting with executor 'batch' instead of 'fused': its kernel does not support Cutout"
     assert [record.message for record in caplog.records] == [said]
+
+
+def test_the_fused_kernel_is_given_no_policy_with_cutout():
+    policy = pa.RandAugment(n=1, m=1, ops=pa.ops.AUTOAUGMENT_OPS, semantics="fast-autoaugment")
+    with pytest.raises(ValueError, match="the fused kernel does not do Cutout; augment with executor 'batch'"):
+        FusedPipeline(policy, (8, 8), torch.device("cpu"), 0)
 
 
 def test_a_semantics_without_cutout_says_which_have_it():

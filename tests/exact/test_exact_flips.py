@@ -13,7 +13,7 @@ from particleaugment.augment.pipeline import FusedPipeline
 EXECUTORS = ("native", "batch", "pil")
 FLIPS = {"FlipX": Image.Transpose.FLIP_LEFT_RIGHT, "FlipY": Image.Transpose.FLIP_TOP_BOTTOM}
 TURNS = {90: Image.Transpose.ROTATE_90, 180: Image.Transpose.ROTATE_180, 270: Image.Transpose.ROTATE_270}
-NOT_SQUARE = r"^Rotate90 takes square images, got 6x7 pixels; crop or resize them, or leave Rotate90 out$"
+NOT_SQUARE = r"^Rotate90 takes square images, got 6x7 pixels; crop or resize them, or omit Rotate90$"
 
 
 def images_of(height: int, width: int, channels: int) -> torch.Tensor:
@@ -128,11 +128,11 @@ def test_policies_give_the_same_pixels_on_every_executor(name):
     assert torch.equal(outputs[0], outputs[2])
 
 
-class Untouched:
-    """A transform that must not run."""
+class MustNotRun(pa.HorizontalFlip):
+    """A transform after the policy, for calls that end before it."""
 
-    def __call__(self, *_):
-        pytest.fail("work began")
+    def sample(self, *_):
+        pytest.fail("the images were augmented")
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -140,7 +140,7 @@ def test_policies_refuse_images_that_are_not_square(name):
     with pytest.raises(ValueError, match=NOT_SQUARE):
         POLICIES[name].sample(torch.arange(4), size=(6, 7))
     with pytest.raises(ValueError, match=NOT_SQUARE):
-        pa.Augment(POLICIES[name], before=[Untouched()])(torch.zeros(4, 3, 6, 7, dtype=torch.uint8))
+        pa.Augment(POLICIES[name], after=[MustNotRun()])(torch.zeros(4, 3, 6, 7, dtype=torch.uint8))
     # Tables are made on any device; only a launch needs a GPU.
     with pytest.raises(ValueError, match=NOT_SQUARE):
         FusedPipeline(POLICIES[name], (6, 7), torch.device("cpu"), 0)

@@ -1,6 +1,10 @@
+import ctypes
 import hashlib
 import logging
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -67,7 +71,7 @@ def test_without_numba_auto_says_once_that_it_is_slower(without_numba, caplog):
         output = pa.apply(images, program)
         pa.apply(images, program, executor="auto")
     assert [record.getMessage() for record in caplog.records] == [
-        "augmenting with executor 'batch', the slower one on a CPU: Numba is not installed (pip install it)"
+        "augmenting with executor 'batch', which is slower on a CPU: Numba is not installed (pip install it)"
     ]
     assert torch.equal(output, pa.apply(images, program, executor="pil"))
 
@@ -81,10 +85,36 @@ def test_without_numba_native_is_an_error(without_numba):
 
 
 def test_a_missing_numba_is_noticed(monkeypatch):
-    import sys
-
     monkeypatch.setitem(sys.modules, "numba", None)
     assert native.unavailable_reason.__wrapped__().startswith("Numba is not installed")
+
+
+def test_a_numba_that_is_too_old_is_not_called_missing(monkeypatch, tmp_path):
+    (tmp_path / "numba.py").write_text("raise ImportError('Numba needs NumPy 2.2 or less. Got NumPy 2.3.')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "numba")
+    reason = native.unavailable_reason.__wrapped__()
+    assert reason == "Numba cannot be imported (Numba needs NumPy 2.2 or less. Got NumPy 2.3.)"
+
+
+def test_loops_are_compiled_where_they_cannot_be_kept(tmp_path):
+    (tmp_path / "loops.py").write_text(
+        "from particleaugment.executors._compiled import compiled\n"
+        "@compiled\ndef twice(number):\n    return 2 * number\n"
+        "@compiled\ndef four_times(number):\n    return twice(twice(number))\n"
+    )
+    (tmp_path / "__pycache__").write_text("no folder")
+    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    environment |= {"HOME": "/dev/null", "XDG_CACHE_HOME": "/dev/null/cache", "PYTHONDONTWRITEBYTECODE": "1"}
+    program = "import sys; sys.path.insert(0, sys.argv[1]); import loops; print(loops.four_times(5))"
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, env=environment, timeout=120
+    )
+    assert done.stdout == "20\n", done.stderr
+    assert done.stderr.splitlines() == [
+        "every process compiles the CPU loops again, because Numba found no writable cache folder; set NUMBA_CACHE_DIR "
+        "to one"
+    ]
 
 
 def test_native_runs_on_cpu_images_alone():
@@ -122,7 +152,7 @@ def test_unknown_executor(name, message):
         (
             torch.zeros(2, 1, 1, 8193, dtype=torch.uint8),
             ValueError,
-            r"images may have up to 8192 pixels a side, got shape \(2, 1, 1, 8193\)",
+            r"images may have up to 8192 pixels per side, got shape \(2, 1, 1, 8193\)",
         ),
     ],
 )
@@ -244,6 +274,24 @@ def test_the_default_device_does_not_matter(executor):
         outputs = [pa.apply(images, program, executor)]
         outputs.append(pa.apply(images[: len(every_op)], pa.Program.from_ops(every_op), executor))
     assert [torch.equal(*pair) for pair in zip(outputs, expected)] == [True, True]
+
+
+def test_what_the_kernel_reads_lasts_until_it_is_launched(monkeypatch):
+    from particleaugment.executors import fused
+
+    images, program = random_batch(64)
+    images, program, found = images[::2], program[::2], {}
+    assert not program.op.is_contiguous(), "so that copies are made"
+
+    def read(parameters, *_):
+        for name, kind in (("op", ctypes.c_int64), ("arg", ctypes.c_double), ("code", ctypes.c_int64)):
+            found[name] = list((kind * program.op.numel()).from_address(getattr(parameters, name)))
+
+    monkeypatch.setattr(fused, "launch", read)
+    fused.run(images, program, 1, (0, 0, 0))
+    assert found["op"] == program.op.flatten().tolist()
+    assert found["arg"] == program.arg.flatten().tolist()
+    assert found["code"] == program.resample.flatten().tolist()
 
 
 def test_large_batches_are_processed_in_chunks(monkeypatch):

@@ -73,7 +73,7 @@ def test_every_size_of_batch_is_captured_with_its_sums(found):
 def test_a_network_that_cannot_be_captured_trains_step_by_step_in_a_group(found):
     said, losses, weights, graphs = found["nccl"]["fallback"]
     assert len(said) == 1
-    assert said[0].startswith("training step by step: this model cannot be captured in a CUDA graph (")
+    assert said[0].startswith("training with eager steps: this model cannot be captured in a CUDA graph (")
     assert graphs == 0
     assert losses == pytest.approx(found["alone"]["fallback"][1], rel=1e-6)
     torch.testing.assert_close(weights, found["alone"]["fallback"][2], rtol=1e-6, atol=1e-7)

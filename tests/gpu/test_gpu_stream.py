@@ -46,7 +46,7 @@ def test_fused_pipelines_give_the_cpus_input(jitter):
     assert nothing(images) is images
     ids = torch.arange(100, 100 + count)
     settings = pa.PaperFilter(num_particles=4)
-    particles = settings.policy(settings.init(0, pa.OPS))
+    particles = settings.policy(settings.init(0, pa.OPS, epochs=60))
     for policy in (pa.RandAugment(n=3, m=9), particles):
         for pipeline in (fused.training, plain.training):
             pipeline.set_policy(policy)
@@ -66,7 +66,7 @@ def test_fused_pipelines_give_the_cpus_input(jitter):
 def test_training_measuring_and_evaluating_as_on_a_cpu(folder):
     losses = {}
     settings = pa.PaperFilter(num_particles=4)
-    policy = settings.policy(settings.init(0, pa.OPS))
+    policy = settings.policy(settings.init(0, pa.OPS, epochs=60))
     for device in ("cpu", "cuda"):
         assignments = [f"data_dir={folder}", f"device={device}", "compile=false", *TINY]
         parts = build(get_recipe("imagenet-resnet50").override(["filter=paper", *assignments]), print)

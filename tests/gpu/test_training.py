@@ -233,7 +233,7 @@ def test_a_model_that_cannot_be_captured_is_trained_step_by_step(monkeypatch, ar
         ]
         trained[resident] = totals, [tensor.detach().cpu() for tensor in model.state_dict().values()]
     assert len(said) == 1
-    assert said[0].startswith("training step by step: this model cannot be captured in a CUDA graph (")
+    assert said[0].startswith("training with eager steps: this model cannot be captured in a CUDA graph (")
     assert trained[True][0] == pytest.approx(trained[False][0], rel=1e-4)
     for fallen_back, single in zip(trained[True][1], trained[False][1]):
         torch.testing.assert_close(fallen_back, single, rtol=1e-3, atol=1e-4)
@@ -279,7 +279,7 @@ def test_too_little_memory_for_the_data_falls_back_and_says_so():
     assert done.returncode == 0, done.stderr
     with_room, without, loss = done.stdout.splitlines()
     assert with_room.startswith("with room: data resident on the GPU")
-    assert without.startswith("without: fused executor, step by step, too little GPU memory to hold the data")
+    assert without.startswith("without: fused executor, step by step, too little GPU memory for the data")
     assert 0 < float(loss.split()[1]) < 10
     assert loss.endswith("device: cpu cuda:0")
 

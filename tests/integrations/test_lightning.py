@@ -83,7 +83,9 @@ def test_training_batches_are_augmented_and_validation_batches_are_not(tmp_path)
 
 def test_a_search_that_holds_samples_out(tmp_path):
     search, module = pa.ParticleAugment((IMAGES, LABELS), epochs=5, filter=pa.GapFilter(measure_size=12)), Module()
-    with pytest.raises(ValueError, match=r"sample \d+ is held out for measuring .* loader of search.training_set"):
+    with pytest.raises(
+        ValueError, match=r"sample \d+ is held out for measuring .* loader, .* from search.training_set"
+    ):
         trainer_of(tmp_path, ParticleAugmentCallback(search)).fit(module, loader())
     assert search.steps_taken == 0
     search, module = pa.ParticleAugment((IMAGES, LABELS), epochs=5, filter=pa.GapFilter(measure_size=12)), Module()
@@ -119,10 +121,19 @@ def test_held_out_images_under_other_ids(tmp_path):
 @pytest.mark.parametrize("max_epochs", [2, 4])
 def test_a_trainer_of_another_length_is_refused(tmp_path, max_epochs):
     callback, module = ParticleAugmentCallback(searching()), Module()
-    message = f"the Trainer trains for {max_epochs} epochs, and the search was made for 3; give both the same number"
+    message = f"the Trainer trains for {max_epochs} epochs, and the search was created for 3; give both the same number"
     with pytest.raises(ValueError, match=message):
         trainer_of(tmp_path, callback, max_epochs).fit(module, loader(callback.search))
     assert module.seen == [], "refused before anything is trained"
+
+
+def test_a_trial_with_fast_dev_run(tmp_path):
+    """It has one epoch, whatever max_epochs says, and the search can then be trained with."""
+    search = searching()
+    trainer_of(tmp_path, ParticleAugmentCallback(search), fast_dev_run=True).fit(Module(), loader(search), loader())
+    assert (search.epoch, search.steps_taken) == (1, 0)
+    trainer_of(tmp_path, ParticleAugmentCallback(search)).fit(Module(), loader(search))
+    assert (search.epoch, search.steps_taken) == (3, 2)
 
 
 def test_the_clone_trains_at_the_next_epochs_rate(tmp_path):
@@ -252,8 +263,8 @@ class Manual(Module):
         ({}, Manual, {}, {}, "the callback needs automatic optimization"),
         ({}, Module, {}, {"gradient_clip_val": 1.0, "gradient_clip_algorithm": "value"}, "clipped by norm only"),
         ({"id_key": 3}, Module, {}, {}, "no images under 0 or no ids under 3; load search.training_set"),
-        ({"id_key": None}, Module, {}, {}, "a search augments samples by their ids"),
-        ({}, Module, {"collate_fn": tuple}, {}, "a batch must be a list or a dict, to be augmented in place"),
+        ({"id_key": None}, Module, {}, {}, "a search needs sample ids"),
+        ({}, Module, {"collate_fn": tuple}, {}, "a batch must be a list or a dict, because it is augmented in place"),
     ],
 )
 def test_what_does_not_suit_is_refused(tmp_path, callback, module, data, settings, message):
@@ -290,7 +301,7 @@ def test_only_a_search_is_taken():
 
 def test_a_checkpoint_of_another_search_is_refused():
     callback = ParticleAugmentCallback(search_of())
-    with pytest.raises(ValueError, match="the saved search has another seed"):
+    with pytest.raises(ValueError, match="the saved search has a different seed"):
         callback.load_state_dict(ParticleAugmentCallback(search_of(seed=8)).state_dict())
 
 

@@ -182,7 +182,7 @@ def test_what_is_wrong_with_a_sample():
     image, _ = tv_sample()
     transform = pa.ImageTransform(MOVING)
     small = tv_tensors.BoundingBoxes([[0, 0, 4, 4]], format="XYXY", canvas_size=(8, 8))
-    with pytest.raises(ValueError, match=r"BoundingBoxes are for a canvas of \(8, 8\), but the image is \(40, 60\)"):
+    with pytest.raises(ValueError, match=r"BoundingBoxes have a canvas of \(8, 8\), but the image is \(40, 60\)"):
         transform(image, small)
     with pytest.raises(ValueError, match=r"images of 40x60 pixels, got \(1, 1, 8, 8\)"):
         transform(image, tv_tensors.Mask(torch.zeros(8, 8, dtype=torch.uint8)))
@@ -194,5 +194,5 @@ def test_what_is_wrong_with_a_sample():
         transform(image, tv_tensors.Image(torch.zeros(3, HEIGHT, WIDTH, dtype=torch.uint8)))
     if hasattr(tv_tensors.BoundingBoxFormat, "CXCYWHR"):
         turned = tv_tensors.BoundingBoxes([[9.0, 9, 4, 4, 30]], format="CXCYWHR", **CANVAS)
-        with pytest.raises(ValueError, match="boxes of format CXCYWHR are rotated, and boxes here are not; convert"):
+        with pytest.raises(ValueError, match="boxes of format CXCYWHR are rotated, which is not supported; convert"):
             transform(image, turned)

@@ -21,9 +21,9 @@ def test_every_listed_model_can_be_built(name):
     [
         ("wrn28-10", "did you mean wrn-28-10"),
         ("ShakeShake-26-2x96d", "did you mean shake-shake-26-2x96d"),
-        ("shake-shake-26-2x96", "write it as shake-shake-DEPTH-2xWIDTHd, like shake-shake-26-2x32d"),
-        ("wrn-10-x", "write it as wrn-DEPTH-WIDTH, like wrn-10-1$"),
-        ("wrn-10", "write it as wrn-DEPTH-WIDTH, like wrn-10-1$"),
+        ("shake-shake-26-2x96", "the form is shake-shake-DEPTH-2xWIDTHd, like shake-shake-26-2x32d"),
+        ("wrn-10-x", "the form is wrn-DEPTH-WIDTH, like wrn-10-1$"),
+        ("wrn-10", "the form is wrn-DEPTH-WIDTH, like wrn-10-1$"),
         ("resnet50", "did you mean resnet-50"),
         ("vit", "the models are named like wrn-10-1, wrn-28-2, wrn-28-10, shake-shake"),
         ("resnet-34", "depth must be 18 or 50, got 34"),

@@ -90,7 +90,7 @@ def test_of_a_schedule_any_epochs_policy_can_be_had():
         assert schedule.static()[1] == [f"the schedule (2 policies over the epochs; {said})"]
     with pytest.raises(ValueError, match="the schedule has the epochs 1 to 5, got 6"):
         pa.Schedule(steps, epochs=5).static(6)
-    with pytest.raises(ValueError, match="this policy is the same in every epoch; leave the epoch out"):
+    with pytest.raises(ValueError, match="this policy is the same in every epoch; omit the epoch"):
         export(pa.parse("trivial"), "timm", 3)
 
 

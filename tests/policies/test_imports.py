@@ -247,7 +247,7 @@ def test_files_that_cannot_be_read(tmp_path):
         import_policy(tmp_path / "binary.py", "dada")
     with open(tmp_path / "large.py", "wb") as file:
         file.truncate(2_000_000)
-    with pytest.raises(ValueError, match="cannot be read: it is larger than 1 MiB, the most that such a file may"):
+    with pytest.raises(ValueError, match="cannot be read: it is larger than 1 MiB, the limit for such files"):
         import_policy(tmp_path / "large.py", "dada")
     with pytest.raises(ValueError, match="cannot be read: Is a directory"):
         import_policy(tmp_path, "dada")

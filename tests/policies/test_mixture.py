@@ -119,6 +119,14 @@ def test_a_schedule_has_its_mixtures_by_epoch(tmp_path):
     assert "the schedule (3 policies over the epochs; this is the last)" in export(schedule, "timm").lost
 
 
+def test_a_schedule_made_of_lists_is_the_same(tmp_path):
+    schedule = pa.MixtureSchedule([[1, 0, [1, 0]]], epochs=10, semantics=pa.semantics.get("timm"))
+    twin = pa.MixtureSchedule(((1, 0.0, (1.0, 0.0)),), epochs=10, semantics="timm")
+    assert (schedule, hash(schedule)) == (twin, hash(twin))
+    schedule.save(tmp_path / "policy.json")
+    assert pa.load_policy(tmp_path / "policy.json") == schedule
+
+
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [

@@ -74,7 +74,7 @@ def test_files(mixture, tmp_path):
     policy.save(tmp_path / "policy.json")
     assert pa.load_policy(tmp_path / "policy.json") == policy
     assert policy.rescaled(7) is policy
-    with pytest.raises(ValueError, match="it names its ops itself"):
+    with pytest.raises(ValueError, match="it names its own ops"):
         policy.with_ops(("Rotate",))
 
 
@@ -95,7 +95,7 @@ def test_workers_see_its_numbers_change(mixture):
     state.policy = mixture(torch.tensor([0.0, 0.5, 0.5]), torch.tensor([1.0, 1.0, 1.0]))
     assert worker.policy == state.policy != first
     state.policy = pa.ParticlePolicy(torch.zeros(2, 2), torch.ones(2), ops=("Rotate", "Color"))
-    with pytest.raises(RuntimeError, match="replaced by one of another kind"):
+    with pytest.raises(RuntimeError, match="replaced by one of another type"):
         _ = worker.policy
 
 

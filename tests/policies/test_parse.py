@@ -116,7 +116,7 @@ def test_the_lists_behind_timms_names(text, count, entries):
         ("3a", "'3a' needs timm itself: 3a mixes or blurs images"),
         ("rand-m9-t3a", "in 'rand-m9-t3a' the op set 't3a' blurs images; only 'tweights' can be expressed here"),
         ("rand-m9-t3aw", "in 'rand-m9-t3aw' the op set 't3aw' blurs images"),
-        ("rand-m9-inc0", "in 'rand-m9-inc0' leave inc0 out: versions of timm differ"),
+        ("rand-m9-inc0", "in 'rand-m9-inc0' omit inc0: versions of timm differ"),
         ("rand-m9-w0", "in 'rand-m9-w0' the section 'w0' is not one of m, n, p, mstd, mmax, inc and a number"),
         ("rand-m9-nx", "in 'rand-m9-nx' the section 'nx' is not one of m, n, p, mstd, mmax, inc and a number"),
         ("rand-m", "the section 'm' is not one of"),

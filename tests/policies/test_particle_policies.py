@@ -1,6 +1,8 @@
+import copy
 import dataclasses
 import itertools
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -116,6 +118,17 @@ def test_every_order_is_equally_likely():
 def test_a_fixed_order_is_that_of_the_ops():
     program = pa.ParticlePolicy(torch.ones(1, 15), [1.0], m=3).sample(MANY[:20])
     assert (program.op == torch.arange(15)).all()
+
+
+def test_what_is_on_a_device_stays_there():
+    policy = particle_policy()
+    expected = policy.sample(MANY[:20])
+    policy._on_device[torch.device("meta")] = (policy.particles.to("meta"), policy.weights.to("meta"))
+    for twin in (pickle.loads(pickle.dumps(policy)), copy.deepcopy(policy), copy.copy(policy)):
+        assert not twin._on_device
+        assert twin == policy
+        assert twin.sample(MANY[:20]).equal(expected)
+    assert len(policy._on_device) == 2
 
 
 def test_later_changes_of_the_tensors_do_not_reach_the_policy():

@@ -122,6 +122,12 @@ def test_a_rescaled_schedule_round_trips(tmp_path):
     assert loaded.at(6) == schedule().at(3) != loaded.at(7) == schedule().at(4)
 
 
+def test_a_schedule_of_a_semantics_can_be_saved(tmp_path):
+    made = dataclasses.replace(schedule(), semantics=SEMANTICS["timm"])
+    made.save(tmp_path / "policy.json")
+    assert pa.load_policy(tmp_path / "policy.json") == made == dataclasses.replace(schedule(), semantics="timm")
+
+
 LEVELS = {name: SEMANTICS[name].top for name in SEMANTICS}
 
 

@@ -154,7 +154,7 @@ def test_the_older_one_is_used(name, folders, tmp_path, tiny, no_report):
     outcome = command("resume", run)
     assert outcome.exit_code == 0
     assert f"{newest} " in outcome.stdout
-    assert "; using the one before it" in outcome.stdout
+    assert "; using the previous one" in outcome.stdout
     assert result(run) == result(folders / "undisturbed")
 
 
@@ -186,7 +186,7 @@ def test_lists_that_name_each_other_again_and_again(tmp_path):
     value = [0] * 10
     for _ in range(6):
         value = [value] * 10
-    assert "names the same values too often" in refused(tmp_path, run_state() | {"more": value})
+    assert "repeats the same values too often" in refused(tmp_path, run_state() | {"more": value})
     for _ in range(20):
         value = [value]
     assert "nested too deeply" in refused(tmp_path, run_state() | {"more": value})
@@ -195,7 +195,7 @@ def test_lists_that_name_each_other_again_and_again(tmp_path):
 def test_numbers_that_are_named_again_and_again(tmp_path):
     shared = torch.zeros(10_000)
     more = {str(number): shared.view(100, 100) for number in range(1000)}
-    assert "names the same numbers too often" in refused(tmp_path, run_state() | {"more": more})
+    assert "repeats the same numbers too often" in refused(tmp_path, run_state() | {"more": more})
 
 
 def test_a_file_of_a_terabyte(tmp_path):

@@ -139,7 +139,7 @@ def test_a_folder_that_vanishes_under_the_run(way, tiny, no_report, tmp_path, mo
 def test_a_run_without_shared_memory(tiny, tmp_path):
     with largest_file(8000):
         sentence = failed(command("train", *SETTINGS, "--out", tmp_path / "run"))
-    assert "there is no room in the memory that processes share (File too large): /dev/shm is full, or the" in sentence
+    assert "there is no shared memory left (File too large): /dev/shm is full, or the" in sentence
     assert list(tmp_path.iterdir()) == []
 
 
@@ -148,7 +148,9 @@ def test_more_augmentations_than_files_may_be_open():
     highest = max(int(name) for name in os.listdir("/dev/fd"))
     resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 4, limits[1]))
     try:
-        with pytest.raises(RuntimeError, match=r"that processes share \(Too many open files\): .* make room, or raise"):
+        with pytest.raises(
+            RuntimeError, match=r"no shared memory left \(Too many open files\): .* free some, or raise"
+        ):
             kept.extend(pa.Augment("trivial") for _ in range(highest + 4))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)

@@ -142,7 +142,7 @@ def test_the_file_that_was_copied_may_go_and_the_copy_may_go_with_it(folders, tm
     assert verify(run).sound
     (run / "given-policy.json").unlink()
     findings = {finding.part: finding.text for finding in verify(run).findings}
-    assert findings["given"] == "not there, and not needed any more"
+    assert findings["given"] == "missing, but no longer needed"
 
 
 def test_another_policy_in_a_finished_run(folders, tmp_path):
@@ -150,7 +150,7 @@ def test_another_policy_in_a_finished_run(folders, tmp_path):
     pa.RandAugment(n=2, m=6).save(run / "policy.json")
     [wrong] = [finding for finding in verify(run).findings if finding.part == "policy"]
     assert not wrong.sound
-    assert wrong.text == f"{run / 'policy.json'} differs from the policy that the run was given"
+    assert wrong.text == f"{run / 'policy.json'} differs from the policy that the run was started with"
 
 
 # Checkpoints.

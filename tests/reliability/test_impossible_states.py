@@ -143,7 +143,7 @@ def test_the_older_one_is_used(name, folders, tmp_path, tiny, no_report):
     outcome = command("resume", run)
     assert outcome.exit_code == 0
     assert f"{newest} does not hold a run's state: position." in outcome.stdout
-    assert "; using the one before it" in outcome.stdout
+    assert "; using the previous one" in outcome.stdout
     assert result(run) == result(folders / "undisturbed")
 
 
@@ -175,7 +175,7 @@ def test_a_checkpoint_that_names_other_data_is_passed_over(name, folders, tmp_pa
     assert verify(run).state == "resumable"
     outcome = command("resume", run)
     assert outcome.exit_code == 0
-    assert f"{newest} names other data than the run has; using the one before it" in outcome.stdout
+    assert f"{newest} names different data than the run has; using the previous one" in outcome.stdout
     assert result(run) == result(folders / "undisturbed")
 
 
@@ -186,7 +186,7 @@ def test_if_all_checkpoints_name_other_data_the_data_have_changed(name, folders,
         spoil(path, OTHER_DATA[name])
     outcome = command("resume", run, "-q")
     assert outcome.exit_code == 1
-    assert "the data are not those that the run" in outcome.stderr
+    assert "the data differ from those that the run" in outcome.stderr
     assert len(outcome.stderr.splitlines()) == 1
 
 

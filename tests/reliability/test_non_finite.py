@@ -10,6 +10,7 @@ from runs import TINY_OPTIONS, command, finish, leave_out_report, result, sessio
 
 from particleaugment.trainee.eager import EagerTrainee
 from particleaugment.trainee.learner import Learner, NonFiniteLoss
+from particleaugment.trainee.ranks import Ranks, ReportedByFirst
 from particleaugment.training import loop
 from particleaugment.training.checkpoint import find_checkpoints, load_latest
 from particleaugment.training.run import RunError
@@ -33,7 +34,7 @@ def test_training_stops_and_names_epoch_batch_and_checkpoint(value, tiny, no_rep
     assert outcome.exit_code == 1
     kept = find_checkpoints(path)
     assert outcome.stderr == (
-        f"particleaugment: the training loss is {value} in epoch 2, batch 2: this is not saved, and the last good "
+        f"particleaugment: the training loss is {value} in epoch 2, batch 2: nothing is saved, and the last good "
         f"checkpoint is {kept[-1]}; try a lower learning_rate\n"
     )
     monkeypatch.undo()
@@ -53,7 +54,7 @@ def test_it_goes_on_from_the_last_good_checkpoint(tiny, no_report, tmp_path, mon
 
     with monkeypatch.context() as patch:
         patch.setattr(EagerTrainee, "train", diverging)
-        with pytest.raises(RunError, match=r"the training loss is nan in epoch 2, batch \d: this is not saved"):
+        with pytest.raises(RunError, match=r"the training loss is nan in epoch 2, batch \d: nothing is saved"):
             finish(path)
     finish(path)
     assert result(path) == result(tmp_path / "whole")
@@ -63,10 +64,13 @@ def test_a_network_that_is_not_finite_reaches_no_checkpoint(tiny, no_report, tmp
     session = session_of(tmp_path / "run")
     with torch.no_grad():
         session.model.head.bias[3] = math.inf
-    with pytest.raises(RunError, match="the network holds numbers that are not finite in epoch 1, batch 1"):
+    with pytest.raises(RunError, match="the network contains non-finite numbers in epoch 1, batch 1"):
         session.save()
     session.position.phase = "evaluate"
     with pytest.raises(RunError, match=r"the test loss is (nan|inf) in epoch 1"):
+        session.evaluate()
+    session.ranks = Ranks(rank=1)
+    with pytest.raises(ReportedByFirst, match="the test loss is"):
         session.evaluate()
     assert find_checkpoints(tmp_path / "run") == []
     assert not session.run.metrics.exists()
@@ -104,7 +108,7 @@ def test_a_filter_step_is_passed_over_counted_and_reported(spoiled, tiny, tmp_pa
     skipped = sum(step["skip_reason"] is not None for step in steps)
     assert f"{len(steps)} steps, {skipped} skipped" in outcome.stdout
     if spoiled == "clone":
-        assert f"{skipped} skipped updates and why" in (path / "report.html").read_text()
+        assert f"{skipped} skipped updates, with reasons" in (path / "report.html").read_text()
     weights = json.loads((path / "policy.json").read_text())["steps"]
     assert weights[1]["weights"] == weights[0]["weights"], "the weights stay as they were"
 

@@ -177,7 +177,7 @@ def test_what_is_wrong_is_named(compared, tmp_path, place, value, message):
     (tmp_path / "compare.json").write_text(json.dumps(changed(document, place, value)))
     outcome = command("compare", tmp_path, "--report")
     assert outcome.exit_code == 1
-    assert f"{tmp_path / 'compare.json'} is not the file of a comparison: {message}" in outcome.stderr
+    assert f"{tmp_path / 'compare.json'} is not a valid comparison file: {message}" in outcome.stderr
     assert not (tmp_path / "compare.html").exists()
 
 
@@ -230,7 +230,7 @@ def test_the_report_of_a_run_escapes_everything(tmp_path):
     check_harmless(page)
     assert html.unescape(page).count(text) >= 3
     TrivialAugment().save(run.policy)
-    with pytest.raises(RunError, match=r"policy.json is not the schedule of the filter steps"):
+    with pytest.raises(RunError, match=r"policy.json does not match the filter steps"):
         write_report(run)
 
 

@@ -60,7 +60,7 @@ def test_names_of_images_and_classes(pictures, stream):
     (pictures / "lime" / f"7{ESCAPE}.png").write_bytes(b"no image")
     outcome = train(pictures, stream, "workers=0", out="second")
     assert outcome.exit_code in (1, 2)
-    assert "7?]0;owned??[2J.png is no readable JPEG" in outcome.stderr
+    assert "7?]0;owned??[2J.png is not a readable JPEG" in outcome.stderr
     assert harmless(outcome.stdout + outcome.stderr)
     assert len(outcome.stderr.splitlines()) == 1
 
@@ -122,7 +122,7 @@ def download_from_a_server_that_answers(reply, folder):
 
 def test_a_servers_reason(tmp_path):
     reply = b"HTTP/1.1 404 Gone \x1b]0;owned\x07\x1b[2J\x9b2J\r\nContent-Length: 0\r\n\r\n"
-    assert "the server answers 404 Gone" in download_from_a_server_that_answers(reply, tmp_path)
+    assert "the server returned 404 Gone" in download_from_a_server_that_answers(reply, tmp_path)
 
 
 @pytest.mark.parametrize("length", [b"9" * 5000, b"\xb2", b"-1", b"1_0"])

@@ -61,16 +61,16 @@ def test_a_finished_run(finished):
     assert re.fullmatch(r"3 epochs, 2 filter steps \(\d skipped\)", parts["metrics"])
     assert parts["policy"].endswith("as in the checkpoint")
     assert parts["model"] == "78,337 numbers in 46 tensors, as in the checkpoint"
-    assert parts["finished"] == "every part is sound"
+    assert parts["finished"] == "every file is valid"
     for file in find_checkpoints(finished):
         file.unlink()
-    assert told(finished, 0)["checkpoint"] == "none, and none is needed"
+    assert told(finished, 0)["checkpoint"] == "none, and none needed"
 
 
 def test_a_stopped_run(stopped):
     parts = told(stopped, 0)
     assert parts["checkpoint"].endswith("the newest is in epoch 3")
-    assert parts["model"] == "not written yet: that happens when the run ends"
+    assert parts["model"] == "not written yet: written when the run ends"
     assert parts["resumable"] == f"'particleaugment resume {stopped}' continues in epoch 3"
     with open(stopped / "metrics.jsonl", "a") as file:
         file.write('{"kind": "epoch", "epo')
@@ -139,7 +139,7 @@ def change_policy(path):
         ("metrics.jsonl", cut, "metrics", "is shorter than when its checkpoint was written"),
         ("metrics.jsonl", change_metrics, "metrics", "has changed since its checkpoint was written"),
         ("policy.json", cut, "policy", "not valid JSON"),
-        ("policy.json", change_policy, "policy", "differs from what the checkpoint has learned"),
+        ("policy.json", change_policy, "policy", "differs from the policy in the checkpoint"),
         ("policy.json", os.unlink, "policy", "policy.json is missing"),
         ("policy.json", pa.TrivialAugment().save, "policy", "of kind 'trivialaugment', not a schedule"),
         ("model.safetensors", flip, "model", "differs from the checkpoint in"),
@@ -148,7 +148,7 @@ def change_policy(path):
         ("model.safetensors", change_weights, "model", "differs from the checkpoint in head.bias"),
         ("model.safetensors", change_shapes, "model", "head.bias must be torch.float32 of shape (10,), got"),
         ("model.safetensors", drop_a_tensor, "model", "the tensor stem.weight is missing"),
-        ("report.html", cut, "report", "report.html is cut short; 'particleaugment report"),
+        ("report.html", cut, "report", "report.html is truncated; 'particleaugment report"),
         ("report.html", os.unlink, "report", "report.html is missing"),
     ],
 )
@@ -166,7 +166,7 @@ def test_the_results_can_be_written_anew(finished, tiny):
     flip(finished / "model.safetensors")
     change_policy(finished / "policy.json")
     parts = told(finished, 1)
-    assert f"remove {finished / 'model.safetensors'} and 'particleaugment resume" in parts["broken"]
+    assert f"remove {finished / 'model.safetensors'}, then 'particleaugment resume" in parts["broken"]
     (finished / "model.safetensors").unlink()
     assert command("resume", finished, "-q").exit_code == 0
     told(finished, 0)
@@ -177,7 +177,7 @@ def test_checkpoints_of_a_stopped_run(stopped):
     old, new = find_checkpoints(stopped)
     flip(new)
     parts = told(stopped, 1)
-    assert "damaged or cut short: its checksum does not match" in parts["checkpoint"]
+    assert "damaged or truncated: its checksum does not match" in parts["checkpoint"]
     assert "resumable" in parts, "from the older one"
     state = load_checkpoint(old)
     state["model"]["head.bias"] = torch.zeros(3)
@@ -189,15 +189,15 @@ def test_checkpoints_of_a_stopped_run(stopped):
 
 def test_another_configuration(stopped):
     (stopped / "config.json").write_text(config_of("sigma=0.06").to_json())
-    assert "belongs to another configuration than its config.json" in told(stopped, 1)["checkpoint"]
+    assert "does not belong to the run's config.json" in told(stopped, 1)["checkpoint"]
 
 
 def test_what_is_no_run_folder(tmp_path):
     parts = told(tmp_path, 1)
     assert "is not a run folder: it has no config.json" in parts["config"]
-    assert parts["broken"] == "without its configuration there is no run"
+    assert parts["broken"] == "without config.json nothing can be resumed"
     (tmp_path / "config.json").write_text('{"version": 1, "recipe": "x", "recipe": "y"}')
-    assert "the field 'recipe' is there twice" in told(tmp_path, 1)["config"]
+    assert "the field 'recipe' appears twice" in told(tmp_path, 1)["config"]
 
 
 def test_every_part_may_be_nonsense(finished):

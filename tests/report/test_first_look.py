@@ -83,7 +83,7 @@ def test_labels_are_text_and_images_are_changed_ones():
 def test_a_policy_that_changes_nothing_shows_the_images_once():
     part, labels = shown("none")
     assert labels == ["plain"]
-    assert "the policy leaves them as they are" in part
+    assert "the policy does not change them" in part
 
 
 def test_a_strip_holds_the_pixels():

@@ -8,6 +8,7 @@ import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from particleaugment import filter as pf
 from particleaugment.recipes import recipe
 from particleaugment.report.metrics import alarms, history
 from particleaugment.report.page import render, write_report
+from particleaugment.report.plots import heat_map
 from particleaugment.training.run import RunError, RunFolder
 
 EPOCHS = 100
@@ -68,7 +70,7 @@ def config_of(**changes):
 
 def schedule(epochs=EPOCHS, steps=None):
     filter, history = PaperFilter(num_particles=50, nonzero=3, m=3), []
-    state = filter.init(0, OPS)
+    state = filter.init(0, OPS, epochs=60)
     for epoch in range(1, (steps or epochs) + 1):
         history.append((epoch, state))
         state = filter.moved(state)
@@ -90,7 +92,7 @@ def test_page_is_well_formed(page):
 
 def test_everything_is_told(page):
     parsed = outline(page)
-    wanted = ["Training", "The policy's story", "The filter's health", "What the network saw", "Time"]
+    wanted = ["Training", "The policy", "The filter", "What the network saw", "Time"]
     assert all(heading in parsed.headings for heading in wanted)
     assert parsed.figures >= 7
     assert "99.20 %" in page, "accuracy of the last epoch"
@@ -107,7 +109,7 @@ def test_severities_are_shown_where_they_are_measured():
     lines = [line | measured if line["kind"] == "filter" else line for line in records(epochs=5)]
     shown = render(history(config_of(epochs=5), lines, schedule(5, steps=1)))
     assert "by how much each op alone raises" in shown
-    assert "what the filter steered to" in shown
+    assert "target, and what it reached" in shown
     assert "relative to plain images" not in shown, "there is no δ"
     assert "SolarizeAdd" in shown
     check_well_formed(shown)
@@ -121,16 +123,34 @@ def test_alarms():
     dense = history(config_of(), records(), schedule())
     assert any("grew dense" in alarm for alarm in alarms(dense))
     filter = PaperFilter(num_particles=50)
-    start = filter.init(0, OPS)
+    start = filter.init(0, OPS, epochs=60)
     same = replace(start, particles=pf.ParticleSet(start.particles.particles[:1].expand(50, -1)))
     collapsed = history(config_of(epochs=5), records(epochs=5), filter.schedule([(1, start), (2, same)], 5))
     assert any("collapsed to 1 distinct" in alarm for alarm in alarms(collapsed))
 
 
+def test_alarms_say_only_what_was_measured():
+    lines = [line | {"d0": 0.1} if line["kind"] == "filter" else line for line in records(skipped=40)]
+    found = alarms(history(config_of(), lines, schedule(steps=1)))
+    assert found == ["40 of 99 weight updates were skipped (40 %). In skipped steps the particles move by noise alone."]
+    gap = recipe("digits", filter="gap", epochs=EPOCHS, measure_size=120)
+    assert alarms(history(gap, records(), schedule())) == [], "its particles start with no op at all"
+
+
+def test_the_heat_map_shows_epochs_without_a_record_too():
+    sparse = [record for record in records(epochs=20) if record["kind"] == "filter" or record["epoch"] in (8, 16, 20)]
+    run = history(config_of(epochs=20, evaluate_every=8), sparse, schedule(20))
+    parts = ElementTree.fromstring(heat_map(run)).iterfind(".//{*}g[@id]")
+    ticks = next(part for part in parts if part.get("id").endswith("-matplotlib.axis_1"))
+    numbers = [float(text.text) for text in ticks.iterfind(".//{*}text") if text.text != "epoch"]
+    assert 15 <= max(numbers) <= 20, numbers
+    assert list(run.policies) == list(range(1, 21))
+
+
 def test_baseline_has_no_filter_story():
     lines = [record for record in records() if record["kind"] == "epoch"]
     page = render(history(config_of(policy="trivial"), lines, config_of(policy="trivial").fixed_policy()))
-    assert "The filter's health" not in page
+    assert "The filter" not in page
     assert "What the network saw" in page
 
 

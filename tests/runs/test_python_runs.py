@@ -49,7 +49,7 @@ def test_errors_are_exceptions(tiny, no_report, tmp_path, monkeypatch):
         pa.recipe("digits", epoch=2)
     with pytest.raises(RunError, match="there is no folder"):
         pa.resume(tmp_path / "nowhere")
-    with pytest.raises(ConfigError, match="does not suit the data"):
+    with pytest.raises(ConfigError, match="does not fit the data"):
         pa.train(config_of("clone_size=1000"), tmp_path / "unfit", quiet=True)
     assert not (tmp_path / "unfit").exists(), "a request that does not fit leaves no folder"
     monkeypatch.setattr(running, "train_session", lambda session: int("x"))

@@ -80,7 +80,7 @@ def test_samples_refuse_what_they_cannot_use(dataset, message):
 @pytest.mark.parametrize(("picture", "kind"), [(torch.zeros(3, 8, 8), "torch.float32"), ([[0]], "list")])
 def test_items_must_be_uint8(picture, kind):
     samples = Samples(Pictures([picture] * 3, [0, 1, 2]))
-    with pytest.raises(TypeError, match=f"an image must be a uint8 tensor, .* got {kind}; let the data set"):
+    with pytest.raises(TypeError, match=f"an image must be a uint8 tensor, .* got {kind}; return it from the data set"):
         samples.gather(torch.tensor([1]))
 
 

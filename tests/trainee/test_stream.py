@@ -158,7 +158,9 @@ def test_a_file_that_cannot_be_read_is_named(pictures, workers):
     Path(data.images.path(5)).write_bytes(b"broken")
     with pytest.raises(ReadError) as error:
         list(reader.batches("train", [torch.arange(10)]))
-    assert str(error.value) == f"{data.images.path(5)} is no readable JPEG, PNG or WebP image; repair it or remove it"
+    assert (
+        str(error.value) == f"{data.images.path(5)} is not a readable JPEG, PNG or WebP image; repair it or remove it"
+    )
     reader.close()
 
 
@@ -184,7 +186,7 @@ def test_a_worker_that_dies_is_noticed_and_its_file_named(pictures, monkeypatch)
     with pytest.raises(ReadError) as error, reader.guarded():
         list(reader.batches("train", [torch.arange(10)]))
     killer.join()
-    assert f"has died while it read {file}; " in str(error.value)
+    assert f"died while it read {file}; " in str(error.value)
     assert "\n" not in str(error.value)
 
 
@@ -254,7 +256,7 @@ def test_stopped_in_the_middle_of_an_epoch_and_resumed(pictures, tmp_path, no_re
     process = start("train", "imagenet-resnet50", "--set", "filter=paper", *settings, "--out", path)
     assert process.stdout.readline() == ("48 training images, 12 test images (folder val), 3 classes: ant, bee, cat\n")
     line = process.stdout.readline()  # the run begins
-    assert "files decoded by 2 workers while training (random resized crops are cut from them)" in line
+    assert "files decoded by 2 workers during training (random resized crops)" in line
     os.killpg(process.pid, signal.SIGTERM)
     output, errors = process.communicate(timeout=LIMIT)
     assert (process.returncode, errors) == (128 + signal.SIGTERM, "")
@@ -269,7 +271,9 @@ def test_stopped_in_the_middle_of_an_epoch_and_resumed(pictures, tmp_path, no_re
     process = start("resume", path, "--quiet")
     output, errors = process.communicate(timeout=LIMIT)
     assert process.returncode == 1
-    assert errors.startswith(f"particleaugment: the data are not those that the run in {path} was started with: ")
+    assert errors.startswith(
+        f"particleaugment: the data differ from those that the run in {path} was started with, in "
+    )
     assert errors.count("\n") == 1
     assert group_is_gone(process)
     held.write_bytes(content)
@@ -314,9 +318,9 @@ def test_a_folder_streams_when_it_does_not_fit(made, monkeypatch):
     assert chosen == "native executor, step by step, fp32"
     monkeypatch.setattr(build_module, "MEMORY_LIMIT", 1 << 10)
     chosen = build(config_of(made, "crop=2", recipe="folder"), print).chosen
-    assert "while training (0.0 GiB decoded are more than the 0 GiB held in memory), native executor" in chosen
+    assert "during training (0.0 GiB decoded, more than the limit of 0 GiB), native executor" in chosen
     chosen = build(config_of(made, "stream=true", "workers=0", recipe="folder"), print).chosen
-    assert "files decoded by the training process while training (stream=true was asked for)" in chosen
+    assert "files decoded by the training process during training (stream=true)" in chosen
 
 
 @pytest.mark.parametrize(
@@ -329,7 +333,7 @@ def test_a_folder_streams_when_it_does_not_fit(made, monkeypatch):
         (["crop_scale=2"], "crop_scale must be in 0..1, got 2.0"),
         (["jitter=-1"], "jitter must be in 0..1, got -1.0"),
         (["crop=4"], "crop and crop_scale are two ways to crop; set crop=0 or crop_scale=0"),
-        (["stream=false"], "crop_scale cuts its parts from the files; leave stream=auto, or set crop_scale=0"),
+        (["stream=false"], "crop_scale crops during decoding; use stream=auto, or set crop_scale=0"),
         (["data=digits"], "crop_scale is for image files, and 'digits' has none; set crop_scale=0"),
     ],
 )

@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 from PIL import Image
+from torch import nn
 from toy import IMAGES, LABELS, cross_entropy, network
 
 import particleaugment as pa
@@ -152,9 +153,22 @@ def test_images_that_are_measured_again_are_read_once(folder):
     assert not torch.equal(trainee.losses(torch.tensor([1, 3])), first)
 
 
+@pytest.mark.parametrize("side", [729, 1024])
+def test_batch_norm_is_never_given_one_of_several_large_images(side):
+    images = torch.randint(0, 256, (3, 3, 1, 1), dtype=torch.uint8).expand(3, 3, side, side)
+    sizes = []
+    model = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.BatchNorm1d(3))  # refuses one image
+    model.register_forward_pre_hook(lambda module, given: sizes.append(len(given[0])))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    learner = Learner(model, optimizer, cross_entropy, lambda images: images.float())
+    trainee = EagerTrainee(learner, Samples((images, torch.arange(3))), pa.Augment("none"), 8)
+    assert trainee.losses(torch.arange(3)).isfinite().all()
+    assert sizes == [3]
+
+
 def test_a_trainee_without_test_images_says_so():
     trainee = EagerTrainee(learner_of(lambda x: x.float()), Samples((IMAGES, LABELS)), pa.Augment("none"), 8)
-    with pytest.raises(ValueError, match="was given no test images"):
+    with pytest.raises(ValueError, match="has no test images"):
         trainee.evaluate()
 
 

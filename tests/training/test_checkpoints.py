@@ -81,7 +81,7 @@ def test_damaged_checkpoints_are_noticed_and_the_older_one_is_used(tmp_path):
     content = newest.read_bytes()
     for damage, version in damaged_versions(content):
         newest.write_bytes(version)
-        with pytest.raises(CheckpointError, match=r"is not a checkpoint of this version|damaged or cut short"):
+        with pytest.raises(CheckpointError, match=r"is not a checkpoint of this version|damaged or truncated"):
             load_checkpoint(newest)
         latest, problems = load_latest(tmp_path)
         assert latest["resumes"] == 0, damage

@@ -154,9 +154,9 @@ def test_of_one_setting_given_twice_the_last_counts():
     [
         (
             "eta=0.5",
-            "eta is a setting of the filter 'paper', and this run has 'difficulty'; add filter=paper, or leave eta out",
+            "eta is a setting of the filter 'paper', but this run uses 'difficulty'; add filter=paper, or omit eta",
         ),
-        ("filter.eta=0.5", "eta is a setting of the filter 'paper', and this run has 'difficulty'"),
+        ("filter.eta=0.5", "eta is a setting of the filter 'paper', but this run uses 'difficulty'"),
         ("filter.epochs=4", "there is no setting 'filter.epochs'; did you mean training.epochs?"),
         ("data.seed=4", "there is no setting 'data.seed'; did you mean seed?"),
         ("traning.epochs=4", "there is no section 'traning'; did you mean training?"),
@@ -174,7 +174,7 @@ def test_settings_that_are_not_there(assignment, message):
 
 
 def test_a_gain_is_the_gap_filters_alone():
-    with pytest.raises(ConfigError, match="gain is a setting of the filter 'gap', and this run has 'paper'"):
+    with pytest.raises(ConfigError, match="gain is a setting of the filter 'gap', but this run uses 'paper'"):
         get_recipe("digits").override(["filter=paper", "gain=2"])
 
 
@@ -228,12 +228,12 @@ def test_a_directory_behind_a_colon_is_resolved_like_data_dir(tmp_path, monkeypa
         assert (resolved.data.name, resolved.data.data_dir) == ("folder", str(place))
         assert resolved == resolve(config_of("data=folder", f"data_dir={name}"))
         assert resolve(override(resolved, ["data=folder:/other"])).data.data_dir == "/other"
-    with pytest.raises(ConfigError, match="'folder' is given two directories, a and b; name one"):
+    with pytest.raises(ConfigError, match="'folder' has two directories, a and b; name one"):
         resolve(config_of("data=folder:a", "data_dir=b"))
 
 
 def test_a_device_that_is_not_there_is_refused(tmp_path):
     if torch.cuda.is_available():
         pytest.skip("there is a CUDA device here")
-    with pytest.raises(ConfigError, match="no CUDA device here; set device=cpu"):
+    with pytest.raises(ConfigError, match="no CUDA device; set device=cpu"):
         build(config_of("device=cuda", "precision=fp32"), print)

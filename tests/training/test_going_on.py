@@ -6,6 +6,7 @@ import os
 import re
 import signal
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -92,7 +93,7 @@ def test_a_damaged_checkpoint_costs_time_and_nothing_else(tiny, no_report, tmp_p
     console = Console(file=io.StringIO(), width=400)
     session = Session(RunFolder.open(path), Display(console=console), Stop(), 0.0)
     assert session.restore()
-    assert "damaged or cut short: its checksum does not match; using the one before it" in console.file.getvalue()
+    assert "damaged or truncated: its checksum does not match; using the previous one" in console.file.getvalue()
     assert loop.train(session)
     assert result(path) == result(tmp_path / "whole")
 
@@ -117,7 +118,7 @@ def test_a_run_does_not_go_on_with_other_data(few_digits, no_report, tmp_path):
         with on_few(data):
             outcome = command("resume", path, "--quiet")
         assert outcome.exit_code == 1, what
-        assert f"the data are not those that the run in {path} was started with" in outcome.stderr
+        assert f"the data differ from those that the run in {path} was started with" in outcome.stderr
     assert {name: (path / name).read_bytes() for name in kept} == kept
     with on_few(few_digits):
         assert command("resume", path, "--quiet").exit_code == 0
@@ -131,6 +132,12 @@ def test_a_run_goes_on_with_data_that_were_moved(tiny, no_report, tmp_path):
     assert outcome.exit_code == 0, outcome.output
     assert RunFolder.open(path).config.data.data_dir == str(elsewhere)
     assert result(path) == result(tmp_path / "whole")
+
+
+def test_data_that_moved_to_the_hub_keep_their_name(tmp_path):
+    run = RunFolder(tmp_path, config_of("data=hf", "data_dir=/old/place"))
+    assert run.with_data_in(Path("ylecun/mnist")).config.data.data_dir == "ylecun/mnist"
+    assert run.with_data_in(tmp_path).config.data.data_dir == str(tmp_path)
 
 
 @pytest.mark.parametrize("stream", ["stream=false", "stream=true"])
@@ -163,7 +170,7 @@ def test_a_run_on_a_folder_goes_on_from_another_working_directory(no_report, tmp
     last.write_bytes(contents[0])
     outcome = command("resume", tmp_path / "run", "--quiet")
     assert outcome.exit_code == 1
-    assert "the data are not those that the run" in outcome.stderr, "pixels were swapped between the classes"
+    assert "the data differ from those that the run" in outcome.stderr, "pixels were swapped between the classes"
     first.write_bytes(contents[0])
     last.write_bytes(contents[1])
     outcome = command("resume", tmp_path / "run", "--quiet")
@@ -185,7 +192,7 @@ def test_data_that_are_refused_change_nothing(few_digits, no_report, tmp_path):
     with RunFolder.open(path).locked():
         refused(f"{path} is in use by ", 1)
     with on_few(replace(few_digits, classes=few_digits.classes[::-1])):
-        refused("the data are not those that the run", 1)
+        refused("the data differ from those that the run", 1)
     with on_few(few_digits) as patch:
 
         def missing(*_, **__):
@@ -215,7 +222,7 @@ def test_checkpoints_that_cannot_be_used_stop_the_run_and_lose_nothing(tiny, no_
         assert "Traceback" not in outcome.stderr
 
     (path / "config.json").write_text(config_of("sigma=0.06").to_json())
-    refused("belongs to another configuration than its config.json")
+    refused("does not belong to the run's config.json")
     (path / "config.json").write_bytes(kept["config.json"])
 
     (path / "metrics.jsonl").write_bytes(kept["metrics.jsonl"][:-1])
@@ -240,7 +247,7 @@ def test_divergence_is_reported_with_what_to_do(tiny, tmp_path):
     outcome = command("train", *settings, "--out", path, "--quiet")
     assert outcome.exit_code == 1
     assert re.search(
-        "the training loss is (nan|inf) in epoch 1, batch 2: this is not saved, and there is no checkpoint yet; "
+        "the training loss is (nan|inf) in epoch 1, batch 2: nothing is saved, and there is no checkpoint yet; "
         "try a lower learning_rate",
         outcome.stderr,
     )
@@ -283,7 +290,7 @@ class NoticesLate:
 def test_a_stop_does_not_save_a_network_that_has_diverged(tiny, tmp_path):
     session = session_of(tmp_path / "run", stop=StopAfter(2))
     session.trainee = NoticesLate(session.trainee)
-    with pytest.raises(RunError, match="the training loss is nan in epoch 1, batch 3: this is not saved"):
+    with pytest.raises(RunError, match="the training loss is nan in epoch 1, batch 3: nothing is saved"):
         loop.train(session)
     assert find_checkpoints(tmp_path / "run") == []
 

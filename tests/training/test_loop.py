@@ -205,5 +205,5 @@ def test_an_image_that_is_left_over_does_not_end_a_run(tiny, no_report, tmp_path
 
 @pytest.mark.parametrize("filter", ["gap", "paper"])
 def test_a_measurement_larger_than_the_data_is_refused_before_training(tiny, tmp_path, filter):
-    with pytest.raises(ConfigError, match=r"the search does not suit the data: .*measure_size"):
+    with pytest.raises(ConfigError, match=r"the search does not fit the data: .*measure_size"):
         session_of(tmp_path / "run", f"filter={filter}", "measure_size=61")

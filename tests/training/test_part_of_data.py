@@ -78,7 +78,7 @@ def test_a_run_on_part_of_the_data_is_resumed(tmp_path, no_report):
         (path / "config.json").write_text(re.sub(f"{name}: [0-9.]+", change, saved))
         outcome = command("resume", path, "--quiet")
         assert outcome.exit_code == 1
-        assert "belongs to another configuration than its config.json" in outcome.stderr
+        assert "does not belong to the run's config.json" in outcome.stderr
     (path / "config.json").write_text(saved)
     assert finish(path)[1]
     assert result(path) == result(straight)
@@ -123,9 +123,9 @@ def test_a_size_that_is_no_number():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["train_size=2000"], "train_size=2000 is more than the 1,437 training images; ask for at most those"),
+        (["train_size=2000"], "train_size=2000 is more than the 1,437 training images; use at most that many"),
         (["train_size=9"], "each of the 10 classes needs an image, so the smallest is 10"),
-        (["train_size=1"], "for all images write train_size=1.0"),
+        (["train_size=1"], "for all images use train_size=1.0"),
     ],
 )
 def test_sizes_that_do_not_suit_the_data_leave_nothing_behind(settings, message, tmp_path):
@@ -144,7 +144,7 @@ def test_a_comparison_keeps_to_its_part_of_the_data(tmp_path):
     assert "wrn-10-1 on digits (train_size=60), 1 epochs" in (tmp_path / "c" / "compare.html").read_text()
     outcome = command("compare", *common, "--set", "train_size=70")
     assert outcome.exit_code == 2
-    assert "was started with train_size=60, and now train_size=70 is asked for" in outcome.stderr
+    assert "was started with train_size=60, and now train_size=70 is requested" in outcome.stderr
 
 
 # Groups.
@@ -244,11 +244,11 @@ def test_fixed_policies_draw_from_the_ops_of_the_configuration(policy):
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
-        ("autoaugment-cifar10", "policy=autoaugment-cifar10 cannot draw from these ops: it names its ops itself"),
-        ("v0r-mstd0.5", "policy=v0r-mstd0.5 cannot draw from these ops: it names its ops itself"),
+        ("autoaugment-cifar10", "policy=autoaugment-cifar10 cannot draw from these ops: it names its own ops"),
+        ("v0r-mstd0.5", "policy=v0r-mstd0.5 cannot draw from these ops: it names its own ops"),
         ("rand-m9-tweights", "policy=rand-m9-tweights cannot draw from these ops: it has weights for timm's ops"),
-        ("schedule:a.json", "ops cannot be changed for policy=schedule:a.json: its file names them; leave ops out"),
-        ("file:a.json", "ops cannot be changed for policy=file:a.json: its file names them; leave ops out"),
+        ("schedule:a.json", "ops cannot be changed for policy=schedule:a.json: its file names them; omit ops"),
+        ("file:a.json", "ops cannot be changed for policy=file:a.json: its file names them; omit ops"),
     ],
 )
 def test_policies_whose_ops_cannot_be_changed(policy, message):

@@ -35,16 +35,19 @@ def refuse(path, *arguments, code):
         (["--set", "lr=0.1"], "there is no setting 'lr'; did you mean learning_rate?"),
         (
             ["--set", "measure_on=heldout", "--set", "measure_size=0.02"],
-            "measure_size=0.02 holds one of 60 samples out",
+            "measure_size=0.02 holds out one of 60 samples",
         ),
-        (["--set", "measure_on=heldout", "--set", "measure_size=0.001"], "measure_size=0.001 does not suit 60 samples"),
-        (["--set", "gain=3"], "gain is a setting of the filter 'gap', and this run has 'paper'"),
+        (
+            ["--set", "measure_on=heldout", "--set", "measure_size=0.001"],
+            "measure_size=0.001 does not work with 60 samples",
+        ),
+        (["--set", "gain=3"], "gain is a setting of the filter 'gap', but this run uses 'paper'"),
         (["folder"], "the data set 'folder' needs data_dir, a directory with one sub-folder"),
         (["--set", "epochs=x"], "epochs takes a whole number, got 'x'"),
         (["--set", "clone_size=50", "--set", "measure_size=11"], "subsets of 50 + 11 samples do not fit into 60"),
-        (["--set", "clone_size=0.001"], "holds no sample"),
+        (["--set", "clone_size=0.001"], "is less than one sample"),
         (["--set", "clone_size=1"], "clone_size must be at least 2: batch norm"),
-        (["--set", "clone_size=0.02"], "the search does not suit the data: clone_size=0.02 gives the clone a single"),
+        (["--set", "clone_size=0.02"], "the search does not fit the data: clone_size=0.02 gives the clone a single"),
         (["--set", "data=digitz"], "there is no data set 'digitz'"),
         (["--set", "model=wrn-11-1"], "depth must be 6k + 4"),
         (["--set", "policy=schedule:/nowhere.json"], "there is no policy file /nowhere.json"),
@@ -103,18 +106,18 @@ def test_an_existing_folder_is_left_alone(tmp_path):
     path.mkdir()
     (path / "precious").write_text("mine")
     sentence = refuse(path, code=1)
-    assert sentence.endswith(f"{path} exists already; choose another --out")
+    assert sentence.endswith(f"{path} already exists; choose another --out")
     assert [file.name for file in tmp_path.rglob("*")] == ["run", "precious"]
 
 
 def test_a_runs_folder_is_left_alone(tiny, no_report, tmp_path):
     path = tmp_path / "run"
     finish(path, stop=StopAfter(1))
-    shown = f"{path} exists already; continue it with 'particleaugment resume {path}' or choose --out"
+    shown = f"{path} already exists; continue it with 'particleaugment resume {path}' or choose another --out"
     assert refuse(path, code=1).endswith(shown)
     for file in find_checkpoints(path):
         file.unlink()
-    assert "it holds a run without a checkpoint: continue it with" in refuse(path, code=1)
+    assert "it is a run without a checkpoint: continue it with" in refuse(path, code=1)
 
 
 def test_the_command_that_continues_a_run_can_be_given_to_a_shell(tmp_path):
@@ -126,14 +129,14 @@ def test_the_command_that_continues_a_run_can_be_given_to_a_shell(tmp_path):
 def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
     sentence = refuse(tmp_path / "file" / "run", code=1)
-    assert sentence.endswith(f"cannot be made: {tmp_path / 'file'} is a file")
+    assert sentence.endswith(f"cannot be created: {tmp_path / 'file'} is a file")
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_without_write_permission(tmp_path):
     tmp_path.chmod(0o500)
-    assert "cannot be made: Permission denied" in refuse(tmp_path / "run", code=1)
+    assert "cannot be created: Permission denied" in refuse(tmp_path / "run", code=1)
 
 
 def test_a_run_folder_that_cannot_be_written(tmp_path):

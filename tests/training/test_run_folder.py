@@ -29,7 +29,7 @@ def test_two_processes_make_the_same_folder(tmp_path, monkeypatch):
         rename(source, target)
 
     monkeypatch.setattr(run_module.os, "rename", beaten)
-    with pytest.raises(RunError, match="exists already; another process has just made it"):
+    with pytest.raises(RunError, match="already exists; another process has just created it"):
         RunFolder.create(tmp_path / "run", config_of())
     assert (tmp_path / "run" / "config.json").read_text() == "theirs"
     assert [file.name for file in tmp_path.iterdir()] == ["run"]
@@ -40,7 +40,7 @@ def test_a_disk_that_is_full_while_the_folder_is_made(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(atomic.os, "fsync", full)
-    with pytest.raises(RunError, match="cannot be made: No space left on device"):
+    with pytest.raises(RunError, match="cannot be created: No space left on device"):
         RunFolder.create(tmp_path / "run", config_of())
     assert list(tmp_path.iterdir()) == []
 
@@ -78,7 +78,7 @@ def test_metrics(tmp_path):
         run.truncate_metrics(size + 1)
     with open(run.metrics, "a") as file:
         file.write('{"kind": "ep')
-    with pytest.raises(RunError, match=r"metrics.jsonl is damaged: line 2: it does not end: the file is cut short"):
+    with pytest.raises(RunError, match=r"metrics.jsonl is damaged: line 2: it is incomplete: the file is truncated"):
         run.read_metrics()
     run.truncate_metrics(size)
     assert len(run.read_metrics()) == 1

@@ -1,6 +1,7 @@
 """Files are written whole or not at all, and nothing that somebody put in their place is followed."""
 
 import ast
+import contextlib
 import os
 import re
 import stat
@@ -261,6 +262,36 @@ def test_one_process_or_thread_has_the_lock(tmp_path):
         assert answers == [False, False]
     second()
     assert answers[-1]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
+def test_a_forked_process_does_not_keep_the_lock(tmp_path):
+    """Workers of a data loader live on for seconds after their parent was killed."""
+    path = tmp_path / "file"
+    (until, go), (ready, say) = os.pipe(), os.pipe()
+    with open(path, "a+b", opener=regular_file) as file:
+        assert take_lock(file)
+        file.write(b"once")
+        child = os.fork()
+        if child == 0:
+            os.close(go)
+            os.write(say, b"1")
+            os.read(until, 1)
+            with contextlib.suppress(OSError):
+                file.flush()
+            os._exit(0)
+        os.read(ready, 1)
+        with open(path, "a+b", opener=regular_file) as other:
+            assert not take_lock(other), "its parent has it"
+    try:
+        with open(path, "a+b", opener=regular_file) as other:
+            assert take_lock(other)
+    finally:
+        os.close(go)
+        os.waitpid(child, 0)
+        for end in (until, ready, say):
+            os.close(end)
+    assert path.read_bytes() == b"once"
 
 
 def test_leftovers_are_removed_and_nothing_else(tmp_path, secret):

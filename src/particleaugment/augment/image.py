@@ -14,7 +14,16 @@ from torch import Tensor, nn
 
 from particleaugment.augment.module import Augment, whole_id
 from particleaugment.augment.one_image import OneImage
-from particleaugment.augment.structures import MOVED, Mover, is_image, leaves, mapped, move_named, tv_kind
+from particleaugment.augment.structures import (
+    MOVED,
+    Mover,
+    is_image,
+    leaves,
+    mapped,
+    move_named,
+    moves_by_name,
+    tv_kind,
+)
 from particleaugment.executors import choose_executor
 from particleaugment.executors.targets import TargetOptions
 from particleaugment.policies.policy import Policy
@@ -41,32 +50,31 @@ class ImageTransform(nn.Module):
     """Augments one sample at a time: an image, and the masks, boxes and keypoints that come with it.
 
     The image is a Pillow image, a uint8 tensor ``[C, H, W]``, a uint8 array ``[H, W]`` or ``[H, W, C]``, or
-    torchvision's ``tv_tensors.Image``. Put it where torchvision's ``RandAugment`` would stand, before the conversion to
-    float; what comes back is of the kind that was given. Targets follow their image in two ways:
+    torchvision's ``tv_tensors.Image``. Put it where torchvision's ``RandAugment`` would go, before the conversion to
+    float. It returns the type that it is given. Targets follow their image in two ways:
 
     - As ``tv_tensors``, anywhere in a sample of tuples, lists and dicts, as in torchvision's own transforms: ``Mask``,
-      ``BoundingBoxes`` and ``KeyPoints`` move, boxes are clipped and none is dropped, and everything else passes.
+      ``BoundingBoxes`` and ``KeyPoints`` move, boxes are clipped but never dropped, and everything else passes through.
     - By name, as in albumentations: ``transform(image=..., mask=..., bboxes=..., labels=..., keypoints=...)`` returns a
       dict. Boxes that leave the image are dropped with their ``labels`` (or ``class_labels``), keypoints get a last
-      column that is 0 for those that left, and other names pass. ``masks`` is a list of masks.
+      column that is 0 for points that left the image, and other names pass through. ``masks`` is a list of masks.
 
-    In workers of a data loader it sees every change of the policy and of the epoch, because both are in
-    shared memory: what is set between two epochs holds for the whole next epoch, also with ``persistent_workers``. What
-    is set while an epoch runs reaches the batches that workers have not prepared yet, which are up to ``num_workers *
-    prefetch_factor`` ahead of the loop.
+    Loader workers see every change of policy and epoch, because both are in shared memory. A change between two epochs
+    applies to the whole next epoch, also with ``persistent_workers``. A change during an epoch applies to batches that
+    no worker has prepared yet; workers are up to ``num_workers * prefetch_factor`` batches ahead.
 
-    ``Compose`` passes no sample ids on. Give the whole chain to :meth:`particleaugment.ParticleAugment.training_set`,
-    which tells the transform each sample's id, or let the data set call ``transform(image, id=index)``. A policy
-    without a search also works without ids: draws then follow each worker's own count of images.
+    ``Compose`` does not pass on sample ids. Pass the whole chain to
+    :meth:`particleaugment.ParticleAugment.training_set`, which gives the transform each sample's id, or let the data
+    set call ``transform(image, id=index)``. A fixed policy also works without ids: each worker then counts its images.
 
     Args:
         augmentation: A policy, a string for :func:`particleaugment.parse`, an :class:`particleaugment.Augment` (with
             its transforms before and after), or a :class:`particleaugment.ParticleAugment`, whose policy it follows.
         seed: Seed of all draws, for a policy or a string; the others have their own.
-        resample: Filter of the geometric ops where the policy leaves it open, likewise: ``bilinear`` if not given;
-            ``nearest`` is torchvision's default.
-        options: How targets are read and moved, such as ``box_format="xywh"``, for a policy or a string likewise: the
-            fields of :class:`particleaugment.executors.targets.TargetSettings`.
+        resample: Interpolation of the geometric ops, for a policy or a string that does not set it; ``bilinear`` by
+            default, while torchvision's default is ``nearest``.
+        options: How targets are read and moved, such as ``box_format="xywh"``, for a policy or a string: the fields of
+            :class:`particleaugment.executors.targets.TargetSettings`.
 
     >>> transform = ImageTransform("trivial", seed=1)
     >>> transform(Image.new("RGB", (32, 24), "orange")).size
@@ -91,7 +99,7 @@ class ImageTransform(nn.Module):
         if isinstance(kept, Augment):
             given = {name: value for name, value in (("seed", seed), ("resample", resample)) if value is not None}
             for name in [*given, *options]:
-                raise ValueError(f"the {name} belongs to the {type(augmentation).__name__}; give it there")
+                raise ValueError(f"the {name} belongs to the {type(augmentation).__name__}; set it there")
             self.augment = kept
         else:
             chosen = "bilinear" if resample is None else resample
@@ -118,9 +126,9 @@ class ImageTransform(nn.Module):
                     "pass a sample by position, transform(image, label), or by keyword, with image=...; got "
                     f"{len(sample)} positional arguments and the keywords {', '.join(named)}"
                 )
-            result, mover = self._augmented(named["image"], id, wanted=len(named) > 1)
+            result, mover = self._augmented(named["image"], id, wanted=moves_by_name(named))
             others = {name: value for name, value in named.items() if name != "image"}
-            return {"image": result, **({} if mover is None else move_named(mover, others))}
+            return {"image": result, **(others if mover is None else move_named(mover, others))}
         if not sample:
             raise TypeError("there is no sample: pass an image, or keyword arguments with image=...")
         whole = sample if len(sample) > 1 else sample[0]

@@ -58,17 +58,18 @@ def _left_to_python(function: Callable[Given, Made]) -> Callable[Given, Made]:
 class Augment(nn.Module):
     """Augment batches of uint8 images with a policy.
 
-    Give sample ids (each sample's index in its data set) and call :meth:`set_epoch`, and the result is a pure function
-    of (seed, epoch, id): the same for every batch size, number of workers, device and after every resume. Without ids
-    a counter, kept in the ``state_dict``, stands in for them: every call then draws afresh, and what a sample gets
-    depends on its place in the stream of batches. In workers of a data loader each counts for itself, in memory that
-    outlives it, so no epoch repeats another; but workers prepare batches ahead, so a state saved in the middle of an
-    epoch may count a few that were never used. :class:`particleaugment.IndexedDataset` gives any data set its ids.
+    If you pass sample ids (each sample's index in its data set) and call :meth:`set_epoch`, the result is a pure
+    function of (seed, epoch, id): the same for every batch size, number of workers and device, and after every resume.
+    Without ids, a counter in the ``state_dict`` replaces them: every call draws new numbers, and a sample's
+    augmentation depends on its position in the stream of batches. Each loader worker has its own counter, which
+    outlives the worker, so epochs do not repeat each other. Workers prepare batches ahead, so a state saved during an
+    epoch may count a few batches that were never used. :class:`particleaugment.IndexedDataset` adds ids to any data
+    set.
 
-    Masks, boxes, keypoints and labels that are given with the images follow them, through the transforms before and
-    after the policy as well; see :func:`particleaugment.apply`.
+    Masks, boxes, keypoints and labels passed with the images follow them, also through the transforms before and after
+    the policy; see :func:`particleaugment.apply`.
 
-    In ``eval()`` mode images pass unchanged, except for a :class:`Normalize` among ``after``.
+    In ``eval()`` mode images are returned unchanged, except for a :class:`Normalize` in ``after``.
 
     Args:
         policy: A policy, or a string for :func:`particleaugment.parse`.
@@ -76,8 +77,8 @@ class Augment(nn.Module):
         before: Transforms before the policy, such as ``PadCrop(4), HorizontalFlip()``.
         after: Transforms after it, such as ``RandomErasing(), Normalize(mean, std)``.
         executor: See :func:`particleaugment.apply`, as for ``resample`` and ``fill``.
-        resample: Filter of the geometric ops.
-        fill: Colour of what geometric ops bring in.
+        resample: Interpolation of the geometric ops.
+        fill: Fill colour of the geometric ops.
         options: How targets are read and moved, such as ``box_format="xywh"``: the fields of
             :class:`particleaugment.executors.targets.TargetSettings`.
 
@@ -107,10 +108,13 @@ class Augment(nn.Module):
         chosen = parse(policy) if isinstance(policy, str) else policy
         if not isinstance(chosen, Policy):
             raise TypeError(f"expected a policy or a policy string, got {type(policy).__name__}")
-        self.seed = seed
-        self.before = tuple(before)
-        self.after = tuple(after)
-        check_executor(executor, torch.device("cpu"))
+        self.seed = checked_seed(seed)
+        for name, given in (("before", before), ("after", after)):
+            if isinstance(given, Transform):
+                raise TypeError(f"{name} must be a list of transforms, got {type(given).__name__}; write [{given!r}]")
+        self.before, self.after = tuple(before), tuple(after)
+        if executor != "fused" or not torch.cuda.is_available():  # else the images say on which GPU it is to run
+            check_executor(executor, torch.device("cpu"))
         self._code, self._colour = resample_code(resample), checked_fill(fill)
         self.executor, self.resample, self.fill = executor, resample, fill
         self._planned: tuple[Policy | None, DrawPlan | None] = None, None
@@ -119,11 +123,13 @@ class Augment(nn.Module):
 
     @property
     def policy(self) -> Policy:
-        """The policy in force; a new one of the same form (other particles or weights) reaches running workers too."""
+        """The current policy; a new one of the same form (other particles or weights) also reaches running workers."""
         return self._live.policy
 
     @policy.setter
     def policy(self, policy: Policy) -> None:
+        if not isinstance(policy, Policy):
+            raise TypeError(f"expected a policy, got {type(policy).__name__}; make one of a string with pa.parse")
         self._live.policy = policy
 
     @property
@@ -151,9 +157,10 @@ class Augment(nn.Module):
         keypoints: Sequence[Tensor] | Tensor | None = None,
         labels: Sequence[Tensor] | Tensor | None = None,
     ) -> Tensor | Augmented:
-        """Augment a batch ``[B, C, H, W]`` of uint8 images, with what belongs to them.
+        """Augment a batch ``[B, C, H, W]`` of uint8 images, with their targets.
 
-        Of one image ``[C, H, W]`` masks are ``[H, W]`` or ``[M, H, W]``, and boxes, keypoints and labels a tensor each.
+        For one image ``[C, H, W]``, masks are ``[H, W]`` or ``[M, H, W]``, and boxes, keypoints and labels are one
+        tensor each.
 
         Args:
             images: The images.
@@ -164,7 +171,7 @@ class Augment(nn.Module):
             labels: Labels of the boxes.
 
         Returns:
-            The images; as soon as a target is given, an :class:`particleaugment.Augmented`.
+            The images, or with at least one target an :class:`particleaugment.Augmented`.
         """
         given = {"masks": masks, "boxes": boxes, "keypoints": keypoints, "labels": labels}
         if isinstance(images, Tensor) and not images.is_nested and images.dim() == 3:
@@ -228,10 +235,10 @@ class Augment(nn.Module):
             raise ValueError(f"there must be one id per image, got {tuple(ids.shape)} ids for {len(images)} images")
         ids = ids.to(images.device, non_blocking=images.is_cuda)
         epoch = self.epoch  # read once: it may change while a worker is at it
-        program = self._program(ids, epoch, (int(images.shape[-2]), int(images.shape[-1])))
+        images, before = self._transformed(self.before, images, ids, epoch, wanted)
+        program = self._program(ids, epoch, _size(images))
         if wanted:
             check_places(names_in(program.op))
-        images, before = self._transformed(self.before, images, ids, epoch, wanted)
         images = apply(images, program, self.executor, self.resample, self.fill)
         images, after = self._transformed(self.after, images, ids, epoch, wanted)
         if not wanted:
@@ -253,12 +260,12 @@ class Augment(nn.Module):
         """Run always-on transforms; return the images and, for their targets, how the pixels moved."""
         moves: list[Move] = []
         for transform in transforms:
-            size = (int(images.shape[-2]), int(images.shape[-1]))
+            size = _size(images)
             draws = transform.sample(ids, epoch, self.seed, size)
             move = transform.move(draws, size) if with_moves else None
             moves += [] if move is None else [move]
             images = transform.run(images, draws)
-            if with_moves and tuple(images.shape[-2:]) != size:
+            if with_moves and _size(images) != size:
                 raise ValueError(
                     f"{type(transform).__name__} changes the size of the images, which their targets cannot follow; "
                     "resize images and targets in the data set"
@@ -286,6 +293,10 @@ class Augment(nn.Module):
     def extra_repr(self) -> str:
         """Return the settings for ``repr``."""
         return f"{self.policy}, seed={self.seed}, before={list(self.before)}, after={list(self.after)}"
+
+
+def _size(images: Tensor) -> tuple[int, int]:
+    return int(images.shape[-2]), int(images.shape[-1])
 
 
 def _as_batch(given: Mapping[str, Any]) -> dict[str, Any]:

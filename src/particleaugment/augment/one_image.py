@@ -81,6 +81,8 @@ class OneImage:
             return result.as_subclass(type(self.given))
         if result.dtype != torch.uint8 or not isinstance(self.given, (Image.Image, np.ndarray)):
             return result
+        if self._tensor is not None:  # an array with its channels first
+            return result.numpy()
         flat = self.given.ndim == 2 if isinstance(self.given, np.ndarray) else len(result) == 1
         array = result[0].numpy() if flat else result.permute(1, 2, 0).contiguous().numpy()
         return Image.fromarray(array) if self.picture is not None else array
@@ -103,7 +105,7 @@ class OneImage:
         if layout == native.PACKED:
             return Image.frombytes("RGB", (width, height), result, "raw", "RGBX")  # type: ignore[arg-type]
         if self._tensor is not None:
-            return torch.from_numpy(result).view(self._tensor.shape).as_subclass(type(self.given))
+            return self.like(torch.from_numpy(result).view(self._tensor.shape))
         shaped = result.reshape((height, width) if self.channels == 1 else (height, width, 3))
         return Image.fromarray(shaped) if picture is not None else shaped.reshape(self.given.shape)
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from particleaugment.augment.transforms import HorizontalFlip, Normalize, PadCrop, RandomErasing, Transform
-from particleaugment.core.op_table import check_size
+from particleaugment.core.op_table import Kind, check_size, lookup
 from particleaugment.core.program import Program
 from particleaugment.executors.fused import OUTPUTS, LaunchParameters, launch
 from particleaugment.policies import Policy
@@ -64,7 +64,7 @@ class FusedPipeline:
     ):
         if not fusable(before, after):
             raise ValueError(
-                "the fused kernel does PadCrop, HorizontalFlip, the policy, RandomErasing and Normalize only"
+                "the fused kernel supports PadCrop, HorizontalFlip, the policy, RandomErasing and Normalize only"
             )
         normalize = next((transform for transform in after if isinstance(transform, Normalize)), None)
         if dtype not in OUTPUTS or (dtype == torch.uint8) != (normalize is None):
@@ -83,6 +83,8 @@ class FusedPipeline:
         if policy is self.policy:
             return
         check_size(policy.ops, self.size)
+        if beyond := [name for name in policy.ops if lookup(name).kind in (Kind.PATCH, Kind.OWN)]:
+            raise ValueError(f"the fused kernel does not do {beyond[0]}; augment with executor 'batch'")
         self.policy = policy
         plan = policy.tables(self.size)
         old = self._plan

@@ -18,13 +18,14 @@ from torch import Tensor
 from particleaugment.executors.steps import Steps
 from particleaugment.executors.targets import TargetSettings, checked, moved
 
-__all__ = ["MOVED", "Mover", "is_image", "leaves", "mapped", "move_named", "tv_kind"]
+__all__ = ["MOVED", "Mover", "is_image", "leaves", "mapped", "move_named", "moves_by_name", "tv_kind"]
 
 MOVED = ("Mask", "BoundingBoxes", "KeyPoints")
 """The tv_tensors that move with an image."""
 
 _FORMATS = {"XYXY": "xyxy", "XYWH": "xywh", "CXCYWH": "cxcywh"}
 _LABELS = ("labels", "class_labels")
+_NAMED = ("mask", "masks", "bboxes", "keypoints")
 
 
 def tv_kind(value: Any) -> str:
@@ -109,7 +110,7 @@ class Mover:
         form = _FORMATS.get(value.format.value)
         if form is None:
             raise ValueError(
-                f"boxes of format {value.format.value} are rotated, and boxes here are not; convert them to XYXY"
+                f"boxes of format {value.format.value} are rotated, which is not supported; convert them to XYXY"
             )
         settings = replace(self._settings, box_format=form, normalized=False, min_visible=None)
         return _wrapped(_as_given(self.move(settings, boxes=plain.reshape(-1, 4))[1], plain), value)
@@ -118,7 +119,7 @@ class Mover:
         size = tuple(self._images.shape[-2:])
         if tuple(value.canvas_size) != size:
             raise ValueError(
-                f"the {tv_kind(value)} are for a canvas of {tuple(value.canvas_size)}, but the image is {size} "
+                f"the {tv_kind(value)} have a canvas of {tuple(value.canvas_size)}, but the image is {size} "
                 "(height, width)"
             )
 
@@ -132,6 +133,15 @@ def _wrapped(tensor: Tensor, like: Any) -> Any:
 def _as_given(moved: Tensor, given: Tensor) -> Tensor:
     whole = moved if given.is_floating_point() else moved.round()
     return whole.to(given.dtype).reshape(given.shape)
+
+
+def moves_by_name(named: Mapping[str, Any]) -> bool:
+    """Whether anything that is given by name has to move with the image.
+
+    >>> moves_by_name({"label": 3, "mask": None}), moves_by_name({"bboxes": []})
+    (False, True)
+    """
+    return any(named.get(name) is not None for name in _NAMED)
 
 
 def move_named(mover: Mover, named: Mapping[str, Any]) -> dict[str, Any]:
@@ -181,7 +191,7 @@ def _rows(name: str, values: Any, columns: int) -> Tensor:
         rows = values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
     except (TypeError, ValueError):
         rows = None
-    if rows is not None and rows.numel() == 0:
+    if rows is not None and rows.numel() == 0 and (rows.dim() != 2 or rows.shape[1] < columns):
         rows = rows.reshape(0, columns)
     if rows is None or rows.dim() != 2 or rows.shape[1] < columns:
         raise ValueError(f"{name} must be rows of at least {columns} numbers, got {values!r:.80}")

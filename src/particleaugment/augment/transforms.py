@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import permutations
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -130,8 +131,9 @@ class HorizontalFlip(Transform):
     def move(self, draws: Tensor, size: tuple[int, int]) -> Move:
         """Return which images are mirrored."""
         matrix = _unmoved(draws)
-        matrix[:, 0] = torch.where(draws, -1.0, 1.0)
-        matrix[:, 2] = torch.where(draws, float(size[1]), 0.0)
+        mirrored = draws.to(torch.float64)
+        matrix[:, 0] = 1.0 - 2.0 * mirrored
+        matrix[:, 2] = mirrored * size[1]
         return Move(matrix)
 
 
@@ -160,11 +162,9 @@ class RandomErasing(Transform):
 
     def __post_init__(self) -> None:
         checked_fraction("p", self.p)
-        low, high = self.area
-        if not 0 < low <= high <= 1:
+        if not _rising(self.area) or self.area[1] > 1:
             raise ValueError(f"area must be two fractions of the image in rising order, got {self.area!r}")
-        low, high = self.aspect
-        if not 0 < low <= high < math.inf:
+        if not _rising(self.aspect):
             raise ValueError(f"aspect must be two positive ratios in rising order, got {self.aspect!r}")
 
     def sample(self, ids: Tensor, epoch: int | Tensor, seed: int | Tensor, size: tuple[int, int]) -> Tensor:
@@ -198,6 +198,15 @@ class RandomErasing(Transform):
         """Return the rectangles; targets are erased only if that is asked for."""
         top, left, tall, wide = draws.unbind(1)
         return Move(erased=torch.stack([left, top, left + wide, top + tall], 1))
+
+
+def _rising(values: Any) -> bool:
+    """Whether a value is two positive numbers in rising order."""
+    try:
+        low, high = values
+        return bool(0 < low <= high < math.inf)
+    except (TypeError, ValueError):
+        return False
 
 
 @dataclass(frozen=True)
@@ -286,7 +295,11 @@ class Normalize(Transform):
         object.__setattr__(self, "mean", _checked_channels("mean", self.mean))
         object.__setattr__(self, "std", _checked_channels("std", self.std))
         if len(self.mean) != len(self.std) or min(self.std) <= 0:
-            raise ValueError(f"mean and std must be of one length and std positive, got {self.mean} and {self.std}")
+            raise ValueError(
+                f"mean and std must have the same length and std must be positive, got {self.mean} and {self.std}"
+            )
+        if not isinstance(self.dtype, torch.dtype) or not self.dtype.is_floating_point:
+            raise ValueError(f"dtype must be a floating type such as torch.float32, got {self.dtype!r}")
 
     def sample(self, ids: Tensor, epoch: int | Tensor, seed: int | Tensor, size: tuple[int, int]) -> Tensor:
         """Return an empty row per sample."""
@@ -296,7 +309,7 @@ class Normalize(Transform):
         """Normalise the images."""
         if not isinstance(images, Tensor) or images.dtype != torch.uint8:
             kind = images.dtype if isinstance(images, Tensor) else type(images).__name__
-            raise TypeError(f"Normalize takes uint8 images (0 to 255), got {kind}; leave the conversion to float to it")
+            raise TypeError(f"Normalize takes uint8 images (0 to 255), got {kind}; it converts to float itself")
         if images.shape[1] != len(self.mean):
             raise ValueError(f"Normalize has {len(self.mean)} channels but the images have {images.shape[1]}")
         scale, shift = _on_device(self.coefficients(), images.device)
@@ -319,7 +332,10 @@ def _on_device(values: tuple[tuple[float, ...], tuple[float, ...]], device: torc
 
 
 def _checked_channels(name: str, values: Sequence[float]) -> tuple[float, ...]:
-    channels = tuple(float(value) for value in values)
+    try:
+        channels = tuple(float(value) for value in values)
+    except (TypeError, ValueError):
+        channels = ()
     if len(channels) not in (1, 3) or not all(math.isfinite(value) for value in channels):
         raise ValueError(f"{name} must be 1 or 3 finite numbers, one per channel, got {values!r}")
     return channels

@@ -84,8 +84,8 @@ class LiveState:
         """The policy in force."""
         if self._look[_GENERATION] != self._generation:
             raise RuntimeError(
-                "the policy was replaced by one of another kind, which running workers cannot see; "
-                "iterate over a new DataLoader, or use persistent_workers=False"
+                "the policy was replaced by one of another type, which running workers cannot see; "
+                "create a new DataLoader, or use persistent_workers=False"
             )
         if self._look[_VERSION] != self._version:
             self._refresh()

@@ -24,7 +24,7 @@ _TITLES = {"randaugment": "RandAugment", "difficulty": "the difficulty filter", 
 _SHORTER = {
     ", 3 ops + crop, flip, erase, normalise": ", whole pipeline",
     ", 3 ops": "",
-    "ONE draw for the whole batch": "one draw a batch",
+    "ONE draw for the whole batch": "one draw per batch",
     " (loop)": "",
 }
 

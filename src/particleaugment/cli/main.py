@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from particleaugment import __version__
-from particleaugment.cli.policy import Epoch, add_commands
+from particleaugment.cli.policy import Epoch, PolicyFile, add_commands, policy_in
 from particleaugment.compare.command import compare
 from particleaugment.util.atomic import write_atomically
 from particleaugment.util.output import Commands, Output, say
@@ -39,7 +39,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 policy_app = typer.Typer(
-    help="Show policies; export them to and import them from other projects.",
+    help="Show, export and import policies.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -137,15 +137,12 @@ def verify(run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder."
 
 
 @policy_app.command("show")
-def policy_show(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Policy file or run folder.")], epoch: Epoch = None
-) -> None:
+def policy_show(file: PolicyFile, epoch: Epoch = None) -> None:
     """Print a policy in a few lines."""
     with _clear_errors():
-        from particleaugment.policies import load
         from particleaugment.report.summary import leading_ops
 
-        policy = load(file / "policy.json" if file.is_dir() else file)
+        policy = policy_in(file)
         if epoch is not None:
             policy = policy.at_or_last(epoch)
         console = Output()
@@ -161,16 +158,18 @@ def policy_show(
 def policy_gallery(
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="FILE", help="Policy file (default: every op and several policies)."),
+        typer.Argument(metavar="FILE", help="Policy file or run folder (default: every op and several policies)."),
     ] = None,
+    epoch: Epoch = None,
     out: Annotated[Path, typer.Option(metavar="PNG", help="Output file.")] = Path("gallery.png"),
 ) -> None:
-    """Write a PNG that shows what a policy does to embedded images."""
+    """Write a PNG that shows what a policy does to two sample photos."""
     with _clear_errors():
-        from particleaugment.policies import load
         from particleaugment.report.gallery import write_gallery
 
-        say(f"wrote {write_gallery(out, None if file is None else load(file))}")
+        if file is None and epoch is not None:
+            raise ValueError("--epoch is for the schedule of a policy file; name the file too")
+        say(f"wrote {write_gallery(out, None if file is None else policy_in(file).at_or_last(epoch))}")
 
 
 @app.command()
@@ -224,7 +223,7 @@ def bench(
         console.print(suite.table(document))
         console.print(suite.describe(document))
         if data is not None and document["machine"]["gpu"] is None:
-            console.print("There is no GPU here, so the small network on the digits was timed instead of --data.")
+            console.print("There is no GPU here, so training was timed on digits, without --data.")
         if out is not None:
             say(f"wrote {out}")
 

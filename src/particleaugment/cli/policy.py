@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,9 +14,14 @@ from particleaugment.util.atomic import write_atomically
 from particleaugment.util.output import say
 from particleaugment.util.shown import shortened
 
-__all__ = ["Epoch", "add_commands"]
+if TYPE_CHECKING:
+    from particleaugment.policies import Policy
+
+__all__ = ["Epoch", "PolicyFile", "add_commands", "policy_in"]
 
 Out = Annotated[Path | None, typer.Option(metavar="PATH", help="Output file (default: print).")]
+
+PolicyFile = Annotated[Path, typer.Argument(metavar="FILE", help="Policy file or run folder.")]
 
 Epoch = Annotated[int | None, typer.Option(min=1, metavar="N", help="Epoch of a schedule (default: the last).")]
 
@@ -37,12 +42,19 @@ class Source(StrEnum):
     AUTOAUGMENT = "autoaugment"
 
 
+def policy_in(file: Path) -> Policy:
+    """Return the policy of a file, or of a run folder."""
+    from particleaugment.policies import load
+
+    return load(file / "policy.json" if file.is_dir() else file)
+
+
 def add_commands(app: typer.Typer, clear_errors: Callable[[], AbstractContextManager[None]]) -> None:
     """Add ``export`` and ``import`` to the policy commands."""
 
     @app.command("export")
     def policy_export(
-        file: Annotated[Path, typer.Argument(metavar="FILE", help="Policy file.")],
+        file: PolicyFile,
         to: Annotated[Target, typer.Option(help="Target library.")],
         epoch: Epoch = None,
         out: Out = None,
@@ -53,10 +65,9 @@ def add_commands(app: typer.Typer, clear_errors: Callable[[], AbstractContextMan
         to almost nothing over the last fifth of training; choose an epoch before that for its schedules.
         """
         with clear_errors():
-            from particleaugment.policies import load
             from particleaugment.policies.exports import export
 
-            _write(*export(load(file), to.value, epoch), out)
+            _write(*export(policy_in(file), to.value, epoch), out)
 
     @app.command("import")
     def policy_import(

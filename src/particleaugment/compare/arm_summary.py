@@ -142,8 +142,8 @@ def interval_text(difference: Difference) -> str:
 def unfinished_remark(run: RunRecord, folder: ComparisonFolder | None = None) -> str:
     """Return where a run that has no result stands, with the path of its log if it has failed and there is one."""
     log = folder.log_path(run) if folder is not None and run.problem is not None else None
-    where = f", and its log is {log}" if log is not None and log.exists() else ""
-    return f"{run.arm}, seed {run.seed}: {run.state}; it is left out{where}."
+    where = f"; log: {log}" if log is not None and log.exists() else ""
+    return f"{run.arm}, seed {run.seed}: {run.state}; excluded{where}."
 
 
 def remarks(comparison: Comparison, folder: ComparisonFolder | None = None) -> list[str]:
@@ -152,7 +152,7 @@ def remarks(comparison: Comparison, folder: ComparisonFolder | None = None) -> l
     summaries = arm_summaries(comparison.arms, comparison.runs)
     single = [summary.arm for summary in summaries if summary.runs == 1]
     if single:
-        found.append(f"One finished run only, so no deviation and no interval: {', '.join(single)}.")
+        found.append(f"Only one finished run, so no deviation and no interval: {', '.join(single)}.")
     for difference in differences(comparison.arms, comparison.runs, comparison.against):
         points = difference.points
         if points is not None and points.left_out:

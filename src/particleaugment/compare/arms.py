@@ -24,6 +24,7 @@ from particleaugment.util.typed import rebuilt
 __all__ = ["ARMS", "Arm", "Base", "arm_name", "parse_arms", "parse_seeds"]
 
 _MOST_SEEDS = 10_000
+_LONGEST_LABEL = 90  # of a schedule: an arm's name has 100 characters at most
 _BY_ARMS = ("policy", "filter")
 
 
@@ -47,9 +48,9 @@ class Base:
         for assignment in assignments:
             key, _ = assigned(assignment)
             if key == "seed":
-                raise ConfigError("--set seed is not for comparisons: the seeds are given by --seeds")
+                raise ConfigError("--set seed is not for comparisons: use --seeds")
             if key in _BY_ARMS:
-                raise ConfigError(f"--set {key} is not for comparisons: arms say it, as in --arms name:{assignment}")
+                raise ConfigError(f"--set {key} is not for comparisons: set it per arm, as in --arms name:{assignment}")
         of_filters = tuple(each for each in assignments if is_filter_setting(assigned(each)[0]))
         unfit = {each for each in of_filters if not is_filter_setting(assigned(each)[0], recipe.config.filter)}
         config = recipe.override([each for each in assignments if each not in unfit])
@@ -141,12 +142,12 @@ ARMS: Mapping[str, Arm] = MappingProxyType(
             Arm(
                 "difficulty",
                 filter="difficulty",
-                meaning="steers strength so that training stays about as hard as new images are; what train uses",
+                meaning="steers strength so that training stays about as hard as new images are; the default",
             ),
             Arm(
                 "difficulty-frozen",
                 filter="difficulty-frozen",
-                meaning="control: the strength that the difficulty filter starts at, nothing measured",
+                meaning="control: the difficulty filter's initial strength, nothing measured",
             ),
             Arm("gap", filter="gap", meaning="steers the severity of particles by the generalisation gap"),
             Arm(
@@ -154,7 +155,7 @@ ARMS: Mapping[str, Arm] = MappingProxyType(
                 filter="gap-frozen",
                 meaning="control: the gap filter's transition alone, nothing measured and no weight updated",
             ),
-            Arm("paper", filter="paper", meaning="the paper's filter, to the letter"),
+            Arm("paper", filter="paper", meaning="the paper's filter, as written"),
             Arm(
                 "paper-authors",
                 filter="paper-authors",
@@ -230,7 +231,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
         if last < first:
             raise ConfigError(f"{part!r} is not a seed or a range of seeds; write them as 0-11 or 0,3,7")
         if last - first >= _MOST_SEEDS:
-            raise ConfigError(f"{part!r} names {last - first + 1} seeds; at most {_MOST_SEEDS} are taken")
+            raise ConfigError(f"{part!r} names {last - first + 1} seeds; the limit is {_MOST_SEEDS}")
         seeds += range(first, last + 1)
     if not seeds:
         raise ConfigError("no seed was given; write seeds as 0-11 or 0,3,7")
@@ -244,7 +245,9 @@ def _arm_words(text: str) -> list[list[str]]:
         key = word.partition("=")[0]
         if "=" in word and ":" not in key:
             if not found or ":" not in found[-1][0] or found[-1][0].startswith("schedule:"):
-                raise ConfigError(f"the setting {word!r} belongs to no arm; write an arm as name:key=value,key=value")
+                raise ConfigError(
+                    f"the setting {word!r} does not belong to an arm; write an arm as name:key=value,key=value"
+                )
             found[-1].append(word)
         else:
             found.append([word])
@@ -261,7 +264,7 @@ def _arm(words: list[str]) -> Arm:
     if name == "schedule":
         return _schedule_arm(rest)
     if arm_name(name) in ARMS:
-        raise ConfigError(f"the arm {name!r} has its own settings; give an arm with others another name")
+        raise ConfigError(f"the arm {name!r} is built in; give your own arm another name")
     if not re.fullmatch(ARM_NAME, name):
         raise ConfigError(f"{name!r} cannot be an arm's name: use letters, digits, '.', '-' and '_'")
     settings = tuple(filter(None, [rest, *words[1:]]))
@@ -269,7 +272,7 @@ def _arm(words: list[str]) -> Arm:
         raise ConfigError(f"the arm {name!r} has no settings; write it as {name}:key=value,key=value")
     values = dict(assigned(setting) for setting in settings)
     if "seed" in values:
-        raise ConfigError(f"the arm {name!r} sets a seed; the seeds of a comparison are given by --seeds")
+        raise ConfigError(f"the arm {name!r} sets a seed; use --seeds instead")
     policy, kind = values.get("policy", LEARNED), values.get("filter", DEFAULT.kind)
     if kind not in FILTERS:
         hint = nearest_name(kind, FILTERS) or f"; the filters are {', '.join(FILTERS)}"
@@ -283,5 +286,5 @@ def _schedule_arm(file: str) -> Arm:
     if not path.is_file():
         raise ConfigError(f"there is no policy file {path} for the arm 'schedule:{file}'")
     label = path.parent.name if path.name == "policy.json" else path.stem
-    label = re.sub(r"[^A-Za-z0-9._-]+", "-", label)
+    label = re.sub(r"[^A-Za-z0-9._-]+", "-", label)[:_LONGEST_LABEL]
     return Arm(f"schedule-{label}", f"schedule:{file}", meaning="a recorded schedule, replayed")

@@ -177,7 +177,7 @@ def _base(recipe: str, assignments: list[str]) -> Base:
 
     if recipe not in RECIPES and (Path(recipe) / "compare.json").exists():
         raise ConfigError(
-            f"{recipe} is the folder of a comparison, where a recipe is expected; repeat the command that started it, "
+            f"{recipe} is a comparison folder, not a recipe; repeat the command that started it, "
             "or add --report to rewrite its table and page"
         )
     base = Base.of(get_recipe(recipe), assignments)
@@ -245,7 +245,7 @@ def _report(path: Path, against: str | None, console: Console) -> None:
     folder = ComparisonFolder(path)
     comparison = folder.read()
     if comparison is None:
-        raise RunError(f"{path} is not the folder of a comparison: it has no compare.json")
+        raise RunError(f"{path} is not a comparison folder: it has no compare.json")
     comparison = folder.refresh(comparison).compared_with(against)
     folder.write_unless_in_use(comparison)
     _publish(folder, comparison, console)

@@ -75,7 +75,7 @@ class Comparison:
         name = name if name in names else arm_name(name)
         if name not in names:
             hint = nearest_name(name, names) or f"; the arms are {', '.join(names)}"
-            raise ConfigError(f"--against names {name!r}, which is no arm of this comparison{hint}")
+            raise ConfigError(f"--against names {name!r}, which is not an arm of this comparison{hint}")
         return replace(self, against=name)
 
     def with_runs(self, records: Iterable[RunRecord]) -> Comparison:
@@ -100,7 +100,7 @@ class Comparison:
             old = known.get(arm.name, arm)
             if arm.name in started and old != arm:
                 raise ConfigError(
-                    f"the arm {arm.name!r} was started with {old.described}, and now it means "
+                    f"the arm {arm.name!r} was started with {old.described}, and now is "
                     f"{arm.described}; give the new one another name or choose another --out"
                 )
             known[arm.name] = arm
@@ -228,10 +228,10 @@ class ComparisonFolder:
         """Raise a ConfigError where the path is taken by something else than a comparison."""
         if self.path.is_dir():
             strange = not self.file.exists() and any(item.name != ".lock" for item in self.path.iterdir())
-            what = "holds files but no compare.json, so it is not the folder of a comparison"
+            what = "contains files but no compare.json, so it is not a comparison folder"
         else:
             strange = self.path.exists()
-            what = "is a file, where the folder of a comparison is expected"
+            what = "is a file, not a comparison folder"
         if strange:
             raise ConfigError(f"{self.path} {what}; choose a new or an empty folder with --out")
 
@@ -242,7 +242,7 @@ class ComparisonFolder:
         try:
             return Comparison.from_json(read_file(self.file))
         except ValueError as error:
-            raise RunError(f"{self.file} is not the file of a comparison: {error}") from None
+            raise RunError(f"{self.file} is not a valid comparison file: {error}") from None
         except OSError as error:
             raise RunError(f"{self.file} cannot be read: {error.strerror}") from None
 
@@ -300,7 +300,9 @@ class ComparisonFolder:
             return RunFolder.create(path, config)
         run = RunFolder.open(path)
         if path.is_symlink() and not run.finished:
-            raise RunError(f"{path} is a link, so the run would be written elsewhere; replace it by the folder")
+            raise RunError(
+                f"{path} is a link, so the run would be written elsewhere; replace it with the folder itself"
+            )
         before, now = run.config, config
         if run.finished:  # the directory of the data matters no more
             before, now = before.with_data_in(""), now.with_data_in("")
@@ -314,8 +316,8 @@ def _agree(what: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None
         was = ", ".join(f"{name}={before.get(name)}" for name in changed)
         wanted = ", ".join(f"{name}={now.get(name)}" for name in changed)
         raise ConfigError(
-            f"{what} was started with {was}, and now {wanted} is asked for; repeat the settings that it was started "
-            "with, or choose another --out"
+            f"{what} was started with {was}, and now {wanted} is requested; repeat its original settings, "
+            "or choose another --out"
         )
 
 

@@ -94,7 +94,7 @@ def _differences(comparison: Comparison) -> list[Markup | None]:
         return []
     rows = [(d.arm, interval_text(d), str(d.points.pairs) if d.points else "0") for d in found]
     return [
-        heading(f"Differences to {comparison.against}"),
+        heading(f"Differences from {comparison.against}"),
         table(("arm", "points [95 % interval]", "pairs of runs"), rows),
         paragraph(
             "Last-epoch accuracy, arm minus arm on the same seed, with Student's t interval over these differences. "
@@ -114,7 +114,7 @@ def _time(comparison: Comparison, summaries: Sequence[ArmSummary]) -> list[Marku
         (s.arm, f"{s.seconds:.1f}", *(_percent(s.overhead.get(phase)) for phase in phases), f"{s.search_overhead:.1f}")
         for s in summaries
     ]
-    heads = ("arm", "seconds per run", *(f"{phase}, %" for phase in phases), "search in all, %")
+    heads = ("arm", "seconds per run", *(f"{phase}, %" for phase in phases), "search in total, %")
     return [
         heading("Time"),
         table(heads, rows),
@@ -155,7 +155,7 @@ def _runs(comparison: Comparison) -> list[Markup | None]:
 
 
 def _made_by(comparison: Comparison) -> list[Markup | None]:
-    parts: list[Markup | None] = [heading("How it was made")]
+    parts: list[Markup | None] = [heading("How this was made")]
     for made_by in comparison.commands:
         where = made_by["machine"]
         versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())

@@ -76,9 +76,8 @@ def _facts(config: Config, quiet: bool) -> _Facts | str:
         parts = build(config, say=lambda message: None, quiet=quiet)
         parts.data.examples()  # of files some are read
     except OSError as error:
-        return (
-            f"{error.filename or 'the data'} cannot be read: {error.strerror or error}; check the path and its rights"
-        )
+        name = error.filename or "the data"
+        return f"{name} cannot be read: {error.strerror or error}; check the path and its permissions"
     except (TypeError, ValueError) as error:
         return str(error)
     return _Facts(parts.samples.labels, parts.data.train_groups, parts.data.num_classes)

@@ -85,9 +85,9 @@ class _Execution:
         then = "it continues from its last checkpoint" if saved else "it starts again"
         if child.saved_elsewhere:
             then += (
-                f" in this folder, which {child.saved_elsewhere} did not see"
+                f" in this folder, which {child.saved_elsewhere} has no access to"
                 if saved
-                else (f", since {child.saved_elsewhere} did not see this folder and kept its checkpoints to itself")
+                else (f", because {child.saved_elsewhere} has no access to this folder and kept its checkpoints")
             )
         self.progress.lost(record, f"{child.lost}; {then}")
         return record
@@ -104,7 +104,7 @@ class _Execution:
         elif failed:
             outcome = "failed" if child.lost else f"failed, exit code {code}"  # why, is told once, at the end
         else:
-            outcome = f"stopped and saved, {record.state}"
+            outcome = f"stopped and saved, {record.state if record.accuracy else 'before its first evaluation'}"
         self.progress.ended(record, outcome)
 
     def _refreshed(self, child: Child, problem: str | None) -> RunRecord:

@@ -321,8 +321,8 @@ def check_address(address: str) -> None:
 
 def _no_cluster(address: str, reason: str) -> ConfigError:
     return ConfigError(
-        f"there is no Ray cluster at {address!r} ({reason}); start one with 'ray start --head', or give --on ray to "
-        "use this machine alone"
+        f"there is no Ray cluster at {address!r} ({reason}); start one with 'ray start --head', or use --on ray for "
+        "this machine alone"
     )
 
 
@@ -334,7 +334,7 @@ def _import_ray() -> Any:
             raise ImportError
     except ImportError:
         raise ConfigError(
-            "--on needs Ray, which is not installed: pip install 'particleaugment[ray]', or leave --on out to train on "
+            "--on needs Ray, which is not installed: pip install 'particleaugment[ray]', or omit --on to train on "
             "this machine"
         ) from None
     return ray

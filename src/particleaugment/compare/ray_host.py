@@ -239,7 +239,7 @@ def host(board: Any, key: str, request: Request) -> Outcome:
     news, line = News(node, request.sees_folder), _Line(board, key)
     if request.version != __version__:
         text = (
-            f"particleaugment: the node {node} has particleaugment {__version__}, and this command is of version "
+            f"particleaugment: the node {node} has particleaugment {__version__}, but this command has version "
             f"{request.version}; install the same version on all nodes\n"
         )
         return _last(line, replace(news, log=text.encode()), Outcome(NOT_VALID))
@@ -339,9 +339,7 @@ def put_files(folder: Path, files: dict[str, bytes]) -> None:
     for name in sorted(files, key=lambda name: name == "model.safetensors"):
         path = folder / name
         if not path.resolve().is_relative_to(folder.resolve()):
-            raise RunError(
-                f"{path}, which a node has sent, is outside of the run's folder; remove the link, if it is one"
-            )
+            raise RunError(f"{path}, sent by a node, is outside the run folder; remove the link, if it is one")
         own_folder(path.parent)
         write_atomically(path, files[name])
     for path in list(_files(folder)):

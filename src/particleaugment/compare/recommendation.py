@@ -70,7 +70,8 @@ def recommend(arms: Sequence[Arm], runs: Sequence[RunRecord], measured_on: str) 
 
     The best arm is the one with the highest mean. Where others are level with it, that is, where its lead over them is
     neither clear nor likely, the simplest of them is recommended: no policy before a fixed one before a learned one,
-    then the cheapest, then the one with the highest mean.
+    then the cheapest, then the one with the highest mean. Means are over the seeds that all arms have, if these are
+    enough.
 
     Args:
         arms: The arms of a comparison.
@@ -95,7 +96,8 @@ def recommend(arms: Sequence[Arm], runs: Sequence[RunRecord], measured_on: str) 
     values = {name: {run.seed: run.last for run in runs if run.arm == name and run.finished} for name in summaries}
     notes = _notes(runs, measured_on)
     several = [name for name in values if len(values[name]) >= FEWEST_SEEDS]
-    best = max(several, key=lambda name: summaries[name].mean, default=None)
+    means, together = _means({name: values[name] for name in several})
+    best = max(several, key=lambda name: means[name], default=None)
     judged = [name for name in several if best == name or _pairs(values, best, name) >= FEWEST_SEEDS]
     if best is None or len(judged) < 2:
         return Recommendation(
@@ -106,23 +108,31 @@ def recommend(arms: Sequence[Arm], runs: Sequence[RunRecord], measured_on: str) 
             sentences=(_too_few(values), *notes),
         )
     level = [name for name in judged if name == best or _lead(values, best, name) == "cannot tell"]
-    chosen = _simplest(level, {arm.name: arm for arm in arms}, summaries, runs)
+    chosen, why = _simplest(level, {arm.name: arm for arm in arms}, summaries, runs, means)
     sureness = min((_lead(values, best, name) for name in judged if name != best), key=_ORDER.index)
-    rival = max((name for name in judged if name != chosen), key=lambda name: summaries[name].mean)
+    rival = max((name for name in judged if name != chosen), key=lambda name: means[name])
     over_rival = _difference(values, chosen, rival)
     over_none = _difference(values, chosen, "none") if "none" in judged and chosen != "none" else None
     sentences = [
         f"Recommendation: {chosen}, {accuracy_text(summaries[chosen])} % on {measured_on} images "
         f"({len(values[chosen])} seeds).",
         *_leads(values, chosen, over_none, over_rival if len(level) == 1 else None),
-        *(_verdict(values, best, judged, sureness) if len(level) == 1 else _level_verdict(values, chosen, best, level)),
+        *(
+            _verdict(values, best, judged, sureness)
+            if len(level) == 1
+            else _level_verdict(values, chosen, best, level, means[best], together, why)
+        ),
         *_not_judged([name for name in values if name not in judged], best),
         *notes,
     ]
+    if len(level) == 1:
+        verdict = _of_the_best(chosen, sureness, over_rival, _pairs(values, chosen, rival))
+    else:
+        verdict = _of_level_arms(chosen, level, min(_pairs(values, best, name) for name in level), why)
     return Recommendation(
         arm=chosen,
         sureness=sureness,
-        verdict=_in_one_sentence(chosen, sureness, level, over_rival, len(values[chosen])),
+        verdict=verdict,
         accuracy=summaries[chosen].mean,
         level=tuple(level) if len(level) > 1 else (),
         over_none=over_none,
@@ -132,6 +142,18 @@ def recommend(arms: Sequence[Arm], runs: Sequence[RunRecord], measured_on: str) 
 
 
 _ORDER: tuple[Sureness, ...] = ("cannot tell", "likely", "clear")
+
+
+def _means(values: Values) -> tuple[dict[str, float], str]:
+    """Return the arms' means, and of which seeds they are, in words.
+
+    Where enough seeds are of all arms, it is over these: seeds that only some have may be easy or hard ones.
+    """
+    shared = set.intersection(*(set(found) for found in values.values())) if values else set[int]()
+    if len(shared) < FEWEST_SEEDS:
+        return {name: mean([*found.values()]) for name, found in values.items()}, ""
+    together = "" if all(len(found) == len(shared) for found in values.values()) else " on the seeds that all arms have"
+    return {name: mean([found[seed] for seed in sorted(shared)]) for name, found in values.items()}, together
 
 
 def _pairs(values: Values, one: str | None, other: str) -> int:
@@ -159,14 +181,23 @@ def _kind(arm: Arm) -> int:
 
 
 def _simplest(
-    names: Sequence[str], arms: Mapping[str, Arm], summaries: Mapping[str, ArmSummary], runs: Sequence[RunRecord]
-) -> str:
+    names: Sequence[str],
+    arms: Mapping[str, Arm],
+    summaries: Mapping[str, ArmSummary],
+    runs: Sequence[RunRecord],
+    means: Mapping[str, float],
+) -> tuple[str, str]:
+    """Return which of some arms is the simplest, and what it has before others that are as simple, if there are any."""
     kind = min(_kind(arms[name]) for name in names)
     alike = [name for name in names if _kind(arms[name]) == kind]
+    cheap = alike
     if len({run.at_once for run in runs if run.finished and run.arm in alike}) == 1:
         shortest = min(summaries[name].seconds for name in alike)
-        alike = [name for name in alike if summaries[name].seconds <= CHEAPER * shortest]
-    return max(alike, key=lambda name: summaries[name].mean)
+        cheap = [name for name in alike if summaries[name].seconds <= CHEAPER * shortest]
+    chosen = max(cheap, key=lambda name: means[name])
+    if len(alike) == 1:
+        return chosen, ""
+    return chosen, "takes the least time" if len(cheap) == 1 else "has the highest mean"
 
 
 def _leads(values: Values, chosen: str, over_none: Difference | None, over_rival: Difference | None) -> list[str]:
@@ -175,7 +206,7 @@ def _leads(values: Values, chosen: str, over_none: Difference | None, over_rival
         sure = _lead(values, chosen, "none")
         runner_up = over_rival is not None and over_rival.against == "none"
         if sure == "cannot tell":
-            found.append(f"Its difference to none is {interval_text(over_none)} points: level.")
+            found.append(f"Its difference from none is {interval_text(over_none)} points: level.")
         else:
             who = "none, the runner-up," if runner_up else "none"
             found.append(f"It beats {who} by {interval_text(over_none)} points{'' if sure == 'clear' else ': likely'}.")
@@ -196,23 +227,29 @@ def _verdict(values: Values, best: str, judged: Sequence[str], sureness: Surenes
             f"This is likely, not certain: the 95 % interval of its lead over {' and '.join(unsure)} contains 0, the "
             f"80 % interval does not. {_more_seeds(values, best, unsure)}"
         )
-    optimism = f"The best of {len(judged)} arms was picked by the same runs, so its lead is a little optimistic."
+    optimism = f"The same runs picked the best of {len(judged)} arms, so its lead is slightly optimistic."
     return [said, *([optimism] if len(judged) > 2 else [])]
 
 
-def _level_verdict(values: Values, chosen: str, best: str, level: Sequence[str]) -> list[str]:
+def _level_verdict(
+    values: Values, chosen: str, best: str, level: Sequence[str], highest: float, together: str, why: str
+) -> list[str]:
     """Say which arms are level, and why one of them was chosen."""
     rest = sorted((name for name in level if name != best), key=lambda name: name != chosen)
     leads = ", ".join(f"{interval_text(_difference(values, best, name))} points over {name}" for name in rest)
     if chosen == best:
-        said = f"It has the highest mean, but these runs cannot tell whether it is the best arm: it leads by {leads}."
+        said = (
+            f"It has the highest mean{together}, but these runs cannot tell whether it is the best arm: it leads by "
+            f"{leads}."
+        )
     else:
         said = (
-            f"These runs cannot tell which arm is best: {best} has the highest mean, "
-            f"{mean([*values[best].values()]):.2f} %, but leads by {leads}."
+            f"These runs cannot tell which arm is best: {best} has the highest mean{together}, {highest:.2f} %, but "
+            f"leads by {leads}."
         )
-    why = "Of arms that are level the simplest is recommended: none before fixed policies before learned ones."
-    return [said, why, _more_seeds(values, best, rest)]
+    rule = "Among arms that are level, the simplest is recommended: none before fixed policies before learned ones"
+    also = f"; of those that are as simple, {chosen} {why}" if why else ""
+    return [said, f"{rule}{also}.", _more_seeds(values, best, rest)]
 
 
 def _more_seeds(values: Values, best: str, others: Sequence[str]) -> str:
@@ -220,12 +257,15 @@ def _more_seeds(values: Values, best: str, others: Sequence[str]) -> str:
     needed = [seeds_to_settle(lead, MOST_SEEDS) for lead in leads if lead is not None]
     if None in needed:
         return f"More than {MOST_SEEDS} seeds would be needed to separate them."
-    return f"If differences stay as they are, about {max(filter(None, needed))} seeds in all would settle it."
+    return f"If the differences stay the same, about {max(filter(None, needed))} seeds in total would settle it."
 
 
-def _in_one_sentence(chosen: str, sureness: Sureness, level: Sequence[str], over_rival: Difference, seeds: int) -> str:
-    if len(level) > 1:
-        return f"{', '.join(level[:-1])} and {level[-1]} are level ({seeds} seeds); {chosen} is the simplest."
+def _of_level_arms(chosen: str, level: Sequence[str], seeds: int, why: str) -> str:
+    reason = f"of the simplest, {chosen} {why}" if why else f"{chosen} is the simplest"
+    return f"{', '.join(level[:-1])} and {level[-1]} are level ({seeds} seeds); {reason}."
+
+
+def _of_the_best(chosen: str, sureness: Sureness, over_rival: Difference, seeds: int) -> str:
     how = "best" if sureness == "clear" else "likely best"
     return f"{chosen} is {how}: {interval_text(over_rival)} points over {over_rival.against} ({seeds} seeds)."
 
@@ -259,14 +299,14 @@ def _too_few(values: Values) -> str:
         advice = f"Train {FEWEST_SEEDS} or more: repeat the command with --seeds {wanted}."
     else:
         advice = f"Train all arms with the same {FEWEST_SEEDS} seeds or more."
-    return f"No recommendation yet: {_few(values)} too few, since two runs of the same arm differ too. {advice}"
+    return f"No recommendation yet: {_few(values)} too few: two runs of the same arm also differ. {advice}"
 
 
 def _not_judged(names: Sequence[str], best: str) -> list[str]:
     if not names:
         return []
     why = f"fewer than {FEWEST_SEEDS} finished seeds are shared with {best}"
-    return [f"Not considered, since {why}: {', '.join(names)}."]
+    return [f"Not considered, because {why}: {', '.join(names)}."]
 
 
 def _notes(runs: Sequence[RunRecord], measured_on: str) -> list[str]:
@@ -276,7 +316,7 @@ def _notes(runs: Sequence[RunRecord], measured_on: str) -> list[str]:
         found.append(f"This is preliminary: {left} of {len(runs)} runs {'has' if left == 1 else 'have'} not finished.")
     if measured_on == "test":
         found.append(
-            "Accuracies are on test images, and choosing by them makes them optimistic: for the choice, hold out "
-            "training images with --set validation=0.2, and use the test set once, afterwards."
+            "Accuracies are on test images. Choosing by them makes them optimistic: to choose, hold out "
+            "training images with --set validation=0.2, then use the test set once."
         )
     return found

@@ -164,7 +164,7 @@ def lookup(name: str) -> Op:
     op = _BY_NAME.get(name) if isinstance(name, str) else None
     if op is None:
         hint = nearest_name(name, _BY_NAME) or f"; the ops are {', '.join(_BY_NAME)}"
-        raise ValueError(f"there is no op named {name!r}{hint}; an op of your own needs pa.ops.register first")
+        raise ValueError(f"there is no op named {name!r}{hint}; register your own ops with pa.ops.register first")
     return op
 
 
@@ -233,12 +233,12 @@ def check_size(names: Iterable[str], size: tuple[int, int]) -> None:
     >>> check_size(["Rotate90"], (32, 48))
     Traceback (most recent call last):
     ...
-    ValueError: Rotate90 takes square images, got 32x48 pixels; crop or resize them, or leave Rotate90 out
+    ValueError: Rotate90 takes square images, got 32x48 pixels; crop or resize them, or omit Rotate90
     """
     height, width = size
     if height != width and "Rotate90" in names:
         raise ValueError(
-            f"Rotate90 takes square images, got {height}x{width} pixels; crop or resize them, or leave Rotate90 out"
+            f"Rotate90 takes square images, got {height}x{width} pixels; crop or resize them, or omit Rotate90"
         )
 
 
@@ -255,10 +255,10 @@ def register(
     levels: Mapping[str, LevelRule | tuple[float, float]] | None = None,
     keeps_places: bool = False,
 ) -> Op:
-    """Add an op of one's own; policies, particles, programs and policy files then know it by its name.
+    """Add your own op; policies, particles, programs and policy files then accept its name.
 
     It runs on the executors ``batch`` and, with a Pillow function, ``pil``. Every process that uses it must register
-    it, so do that where a module is imported: data-loader workers started by spawn import the modules that they need.
+    it, so call this at import time of a module: data-loader workers started by spawn import the modules they need.
     Registering a name again replaces the op.
 
     Args:

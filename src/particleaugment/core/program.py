@@ -54,6 +54,7 @@ class Program:
         if self.op.device.type == "cpu":
             object.__setattr__(self, "arg", _checked_values(self.op, self.arg))
             _check_codes(self.resample)
+            _check_patch(self.patch)
             if self.patch is None and bool((self.op == _CUTOUT).any()):
                 raise ValueError("Cutout paints a rectangle: give the program its patch, or draw it with a policy")
 
@@ -162,6 +163,8 @@ def resample_code(name: str) -> int:
 
 
 _NO_PATCH = (0, 0, 0, 0, 0)
+_FARTHEST = 1 << 24  # Pillow takes edges as floats of single precision
+_TOO_FAR = f"the edges of a rectangle must lie within {_FARTHEST:,} pixels of 0"
 
 
 def _parse_pair(pair: Any, row_number: int) -> tuple[int, float, tuple[int, ...]]:
@@ -188,10 +191,12 @@ def _parse_patch(step: Sequence[Any], row_number: int) -> tuple[int, ...]:
     try:
         left, top, right, bottom = (int(edge) for edge in step[2])
         red, green, blue = (int(value) for value in step[3])
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ValueError(
             f"image {row_number}: Cutout needs (left, top, right, bottom) and (red, green, blue), got {step!r}"
         ) from None
+    if not all(abs(edge) <= _FARTHEST for edge in (left, top, right, bottom)):
+        raise ValueError(f"image {row_number}: {_TOO_FAR}, got {step[2]!r}")
     if not all(0 <= value <= 255 for value in (red, green, blue)):
         raise ValueError(f"image {row_number}: a colour is three whole numbers from 0 to 255, got {step[3]!r}")
     return left, top, right, bottom, red << 16 | green << 8 | blue
@@ -227,6 +232,17 @@ def _check_codes(resample: Tensor | None) -> None:
             f"there is no resampling filter number {bad}; "
             f"filters are numbered 0 to {len(RESAMPLING) - 1}, and {UNSET} leaves the choice to apply"
         )
+
+
+def _check_patch(patch: Tensor | None) -> None:
+    if patch is None or patch.numel() == 0:
+        return
+    far = [edge for edge in map(int, patch[..., :4].aminmax()) if not -_FARTHEST <= edge <= _FARTHEST]
+    wrong = [colour for colour in map(int, patch[..., 4].aminmax()) if not 0 <= colour <= 0xFFFFFF]
+    if far:
+        raise ValueError(f"{_TOO_FAR}, got {far[0]}")
+    if wrong:
+        raise ValueError(f"the colour of a rectangle must be 0xRRGGBB, from 0 to 0xFFFFFF, got {wrong[0]:#x}")
 
 
 def _checked_values(op: Tensor, arg: Tensor) -> Tensor:

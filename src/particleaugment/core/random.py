@@ -155,12 +155,12 @@ def checked_ids(ids: Tensor) -> Tensor:
 
 def checked_seed(seed: int) -> int:
     """Return a seed as it is, or raise unless it is a whole number below 2^63."""
-    return _checked_number("seed", seed, 63)
+    return _checked_number("seed", seed, 63, "an int")
 
 
 def checked_epoch(epoch: int) -> int:
     """Return an epoch as it is, or raise unless it is a whole number below 2^32."""
-    return _checked_number("epoch", epoch, 32)
+    return _checked_number("epoch", epoch, 32, "an int")
 
 
 def _word(name: str, value: int | Tensor, device: torch.device, bits: int) -> Tensor:
@@ -173,9 +173,9 @@ def _word(name: str, value: int | Tensor, device: torch.device, bits: int) -> Te
     return torch.full((), _checked_number(name, value, bits), dtype=torch.int64, device=device)
 
 
-def _checked_number(name: str, value: int, bits: int) -> int:
+def _checked_number(name: str, value: int, bits: int, kinds: str = "an int or a 0-d int64 tensor") -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an int or a 0-d int64 tensor, got {type(value).__name__}")
+        raise TypeError(f"{name} must be {kinds}, got {type(value).__name__}")
     if not 0 <= value < 1 << bits:
         raise ValueError(f"{name} must be in 0..2^{bits}-1, got {value}")
     return value

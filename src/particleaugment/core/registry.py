@@ -48,7 +48,7 @@ def register(
         raise ValueError(f"an op's name is a word of letters, digits and underscores, got {name!r}")
     known = op_table._BY_NAME.get(name)
     if known is not None and known.kind is not Kind.OWN:
-        raise ValueError(f"{name} is built in; give your op another name")
+        raise ValueError(f"{name} is built in; choose another name for your op")
     for role, function in (("batch", batch), ("pillow", pillow)):
         if not callable(function) and not (role == "pillow" and function is None):
             raise TypeError(f"{role} of {name} must be a function, got {type(function).__name__}")
@@ -83,7 +83,7 @@ def _check_signature(name: str, role: str, function: object) -> None:
         signature.bind(None, None)
     except TypeError:
         raise TypeError(
-            f"{role} of {name} is called with {_GIVEN[role]}, and takes {signature}; give it these two parameters"
+            f"{role} of {name} is called with {_GIVEN[role]}, but takes {signature}; give it these two parameters"
         ) from None
 
 
@@ -91,10 +91,10 @@ def _checked_range(name: str, unit: str, valid: tuple[float, float], signed: boo
     low, high = (float(bound) for bound in valid)
     if not unit:
         if low or high or signed:
-            raise ValueError(f"{name} has a range or a sign but no unit; pass unit=..., the unit of its argument")
+            raise ValueError(f"{name} has a range or a sign but no unit; pass unit=...")
         return 0.0, 0.0
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise ValueError(f"the range of {name} must be finite with low under high, got {low:g} to {high:g}")
+        raise ValueError(f"the range of {name} must be finite with low below high, got {low:g} to {high:g}")
     if signed and not low < 0 < high:
         raise ValueError(f"{name} is signed, so its range must contain 0, got {low:g} to {high:g}")
     return low, high
@@ -138,7 +138,7 @@ def check_places(names: Iterable[str]) -> None:
     for name in names:
         if not _FUNCTIONS[op_table.lookup(name).index].keeps_places:
             raise ValueError(
-                f"{name} is registered, and masks, boxes and keypoints cannot follow it; if it moves no pixels, "
+                f"{name} is a registered op, which masks, boxes and keypoints cannot follow; if it moves no pixels, "
                 "register it with keeps_places=True, otherwise remove it"
             )
 

@@ -85,16 +85,16 @@ def load_data(
     """Load a data set by name.
 
     Args:
-        name: One of :data:`DATA_SETS`; ``name:DIRECTORY`` names the directory too.
-        directory: Where the data are; needed by all but the digits. For ``hf`` a name on the Hugging Face Hub or a
-            path, such as ``uoft-cs/cifar100,label=fine_label``.
-        image_size: Height and width that the images of a folder or of ``hf`` are brought to, 64 if not given; the
-            others have their own.
-        validation: How many training images stand in for the test set, or which fraction; 0 keeps the test set.
-        train_size: How many of the remaining training images to keep, or which fraction; 1.0 is all of them.
-        groups: ``prefix`` or ``class-prefix`` where a folder's file names begin with a group that no split may take
-            apart; see :func:`list_folder`.
-        seed: Which ones; keep it fixed over runs that are compared.
+        name: One of :data:`DATA_SETS`; ``name:DIRECTORY`` also names the directory.
+        directory: Directory of the data; required for all but the digits. For ``hf`` a name on the Hugging Face Hub or
+            a path, such as ``uoft-cs/cifar100,label=fine_label``.
+        image_size: Height and width of images from a folder or from ``hf``, 64 by default; the others have a fixed
+            size.
+        validation: Number or fraction of training images that replace the test set; 0 keeps the test set.
+        train_size: Number or fraction of the remaining training images to keep; 1.0 is all of them.
+        groups: ``prefix`` or ``class-prefix`` if a folder's file names begin with a group that must not be split; see
+            :func:`list_folder`.
+        seed: Seed for choosing these images; use the same one for runs that you compare.
         quiet: Show no progress bar.
 
     >>> load_data("digits").num_classes
@@ -106,7 +106,7 @@ def load_data(
     check_name(name)
     if separator and rest:
         if directory is not None:
-            raise ValueError(f"the data set {name!r} is given two directories, {rest} and {directory}; name one")
+            raise ValueError(f"the data set {name!r} has two directories, {rest} and {directory}; name one")
         directory = rest
     _check_request(name, directory, image_size)
     check_grouping(groups)
@@ -132,7 +132,7 @@ def needed_place(name: str) -> str:
 
 def _check_request(name: str, directory: str | os.PathLike[str] | None, image_size: int | None) -> None:
     if name == "digits" and directory is not None:
-        raise ValueError(f"the digits come with the package; leave the directory {directory} out")
+        raise ValueError(f"the digits come with the package; omit the directory {directory}")
     if name in FILE_SETS and directory is None:
         raise ValueError(needed_place(name))
     if name != "digits" and directory is None:
@@ -140,7 +140,7 @@ def _check_request(name: str, directory: str | os.PathLike[str] | None, image_si
             f"the data set {name!r} needs its directory, data_dir=DIR; 'particleaugment data {name} DIR' downloads it"
         )
     if name not in FILE_SETS and image_size not in (None, 32):
-        raise ValueError(f"the images of {name!r} are 32x32, not {image_size}; leave image_size out")
+        raise ValueError(f"the images of {name!r} are 32x32, not {image_size}; omit image_size")
 
 
 def _load(

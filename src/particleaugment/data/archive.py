@@ -66,7 +66,7 @@ def unpack(
     except ArchiveError:
         raise
     except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error, ValueError, OverflowError) as error:
-        raise ArchiveError(f"it is not a whole .tar.gz archive ({clipped(error) or type(error).__name__})") from None
+        raise ArchiveError(f"it is not a complete .tar.gz archive ({clipped(error) or type(error).__name__})") from None
     if missing:
         raise ArchiveError(f"it lacks {', '.join(sorted(missing))}")
 
@@ -97,5 +97,5 @@ class _Bounded:
         block = self.stream.read(min(size, self.left + 1))
         self.left -= len(block)
         if self.left < 0:
-            raise ArchiveError(f"it unpacks to more than the {self.limit:,} bytes that it should hold")
+            raise ArchiveError(f"it unpacks to more than the expected {self.limit:,} bytes")
         return block

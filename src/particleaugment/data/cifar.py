@@ -153,8 +153,10 @@ def find_folder(layout: Layout, directory: Path) -> Path:
     if any((directory / name).exists() for name in layout.sizes()):
         return directory
     if any((directory / pickled).exists() for pickled in ("cifar-10-batches-py", "cifar-100-python", "data_batch_1")):
-        raise ValueError(f"{directory} holds the pickled python version, which is not read for safety; {how}")
-    raise ValueError(f"{directory} holds neither {layout.folder} nor {layout.test}; {how}")
+        raise ValueError(
+            f"{directory} contains the pickled python version, which is not read for security reasons; {how}"
+        )
+    raise ValueError(f"{directory} contains neither {layout.folder} nor {layout.test}; {how}")
 
 
 def check_sizes(layout: Layout, folder: Path) -> None:
@@ -183,7 +185,7 @@ def _read_file(layout: Layout, path: Path) -> tuple[Tensor, Tensor]:
         if worst >= count:
             row = int(rows[:, column].argmax())
             raise ValueError(
-                f"{path} has the label {worst} in row {row}, but labels there lie in 0..{count - 1}; "
+                f"{path} has the label {worst} in row {row}, but labels there must be in 0..{count - 1}; "
                 f"the file is not {layout.title}'s or is damaged"
             )
     labels = torch.from_numpy(rows[:, len(layout.labels) - 1].astype(np.int64))

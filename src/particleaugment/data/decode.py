@@ -154,7 +154,7 @@ def read_image(
     except Image.DecompressionBombError as error:
         raise ValueError(f"the image {path} is too large: {str(error).rstrip('.')}; shrink it or remove it") from None
     except UnidentifiedImageError:
-        raise ValueError(f"{path} is no readable JPEG, PNG or WebP image; repair it or remove it") from None
+        raise ValueError(f"{path} is not a readable JPEG, PNG or WebP image; repair it or remove it") from None
     except Exception as error:  # decoders raise all kinds of errors on damaged files
         reason = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
         raise ValueError(f"the image {path} cannot be read: {reason.rstrip('.')}; repair it or remove it") from None

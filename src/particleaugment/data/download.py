@@ -133,7 +133,7 @@ def fetch(
     if archive is None:
         published: dict[str, Archive | FileSet] = {**FILE_SETS, **ARCHIVES}
         if name not in published:
-            hint = nearest_name(name, published) or f"; there are {', '.join(published)}"
+            hint = nearest_name(name, published) or f"; available are {', '.join(published)}"
             raise ValueError(f"there is no data set {name!r} to download{hint}")
         archive = published[name]
     directory, transfer = Path(directory), Transfer(quiet, tries, pause)
@@ -145,11 +145,7 @@ def fetch(
 def _fetch_archive(archive: Archive, directory: Path, transfer: Transfer) -> Path:
     final = directory / archive.layout.folder
     if final.exists():
-        try:
-            check_sizes(archive.layout, final)
-        except ValueError as error:
-            raise DownloadError(f"{error}, or remove {final} and try again") from None
-        return final
+        return _unpacked(archive.layout, final)
     own = directory / archive.file_name
     if own.exists():
         try:
@@ -162,20 +158,32 @@ def _fetch_archive(archive: Archive, directory: Path, transfer: Transfer) -> Pat
         try:
             return _unpack(own, archive, final)
         except ArchiveError as error:
-            raise DownloadError(f"{own} is not unpacked: {error}; remove it and try again") from None
+            raise DownloadError(f"{own} cannot be unpacked: {error}; remove it and try again") from None
     part = own.with_name(own.name + ".part")
     by_hand = f"put that archive or its unpacked folder {archive.layout.folder} into {directory} yourself"
     with part_file(part) as file:
+        # Another process may have completed the folder just before the lock was free.
+        if final.exists():
+            return _unpacked(archive.layout, final)
         transfer.complete(file, part, archive, by_hand)
         complaint = complaint_about(file, archive)
         try:
             if not complaint:
                 _unpack(part, archive, final)
         except ArchiveError as error:
-            complaint = f"is not unpacked: {error}"
+            complaint = f"cannot be unpacked: {error}"
         file.truncate(0)  # done with, or such that it could never become right by going on
         if complaint:
-            raise DownloadError(f"what {archive.url} sent {complaint}; it is thrown away, try again")
+            raise DownloadError(f"the download of {archive.url} {complaint}; it was discarded, try again")
+    return final
+
+
+def _unpacked(layout: Layout, final: Path) -> Path:
+    """Return the folder of a data set that is there already, checked."""
+    try:
+        check_sizes(layout, final)
+    except ValueError as error:
+        raise DownloadError(f"{error}, or remove {final} and try again") from None
     return final
 
 
@@ -195,7 +203,7 @@ def _fetch_files(published: FileSet, directory: Path, transfer: Transfer) -> Pat
             transfer.complete(file, part / wanted.file_name, wanted, by_hand)
             if complaint := complaint_about(file, wanted):
                 file.truncate(0)
-                raise DownloadError(f"what {wanted.url} sent {complaint}; it is thrown away, try again")
+                raise DownloadError(f"the download of {wanted.url} {complaint}; it was discarded, try again")
         try:
             os.rename(part, final)
         except OSError as error:
@@ -208,7 +216,9 @@ def _fetched_files(layout: IdxLayout, directory: Path) -> Path | None:
     folder, final = find_named_folder(layout, directory), directory / layout.name
     if folder is None:
         if final.exists() and not (final.is_dir() and not any(final.iterdir())):
-            raise DownloadError(f"{final} is there, but not with the files of {layout.title}; move it and try again")
+            raise DownloadError(
+                f"{final} exists, but does not contain the files of {layout.title}; move it and try again"
+            )
         return None
     try:
         read_files(layout, folder)

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_in
 
 from particleaugment.data.decode import Box, CentreCrop, RandomResizedCrop, read_image
 from particleaugment.data.listing import FolderListing, ImageList, find_images, some_of
-from particleaugment.data.memory import ImageData, channel_statistics
+from particleaugment.data.memory import ImageData, normalizing_statistics
 from particleaugment.data.progress import progress_bar
 from particleaugment.data.split import epoch_permutation
 from particleaugment.util.cache import cache_folder, write_cache
@@ -221,12 +221,12 @@ def load_found(
     if needed > max_bytes:
         raise ValueError(
             f"the {count:,} images in {place} take {needed / 2**30:.1f} GiB of memory at {size}x{size}, and "
-            f"{max_bytes / 2**30:.1f} GiB are allowed; use a smaller image size, or stream the files (stream=true)"
+            f"{max_bytes / 2**30:.1f} GiB is the limit; use a smaller image size, or stream the files (stream=true)"
         )
     problems = list[str]()
     train, held_out = (_decode(part, size, max_pixels, quiet, problems) for part in parts)
     _refuse(problems, count)
-    mean, std = channel_statistics(train) if normalization == "data" else IMAGENET_STATISTICS
+    mean, std = normalizing_statistics(train) if normalization == "data" else IMAGENET_STATISTICS
     return ImageData(
         train_images=train,
         train_labels=parts[0].labels,
@@ -308,7 +308,7 @@ def folder_statistics(
     cache = cache_folder() / f"statistics-{_fingerprint(images, part, size)}.json"
     known = _read_statistics(cache)
     if known is None:
-        known = channel_statistics(decode_images(part, _checked_size(size), max_pixels=max_pixels, quiet=quiet))
+        known = normalizing_statistics(decode_images(part, _checked_size(size), max_pixels=max_pixels, quiet=quiet))
         _write_statistics(cache, known)
     return known
 
@@ -334,7 +334,9 @@ def _read_statistics(path: Path) -> tuple[tuple[float, ...], tuple[float, ...]] 
         mean, std = (tuple(float(value) for value in document[name]) for name in ("mean", "std"))
     except (OSError, ValueError, TypeError, KeyError):
         return None
-    sound = len(mean) == len(std) == 3 and all(0 <= value <= 1 for value in (*mean, *std))
+    sound = (
+        len(mean) == len(std) == 3 and all(0 <= value <= 1 for value in mean) and all(0 < value <= 1 for value in std)
+    )
     return (mean, std) if sound else None
 
 

@@ -52,7 +52,7 @@ def groups_of_names(names: Sequence[str], labels: Tensor, grouping: str) -> Tens
         prefix, underscore, _ = os.path.basename(name).partition("_")
         if not (prefix and underscore):
             raise ValueError(
-                f"{clipped(name)} has no group in its name: groups={grouping} reads what comes before the first "
+                f"{clipped(name)} has no group in its name: groups={grouping} reads the part before the first "
                 "underscore; rename the file, as in TRACK_0001.png, or set groups=none"
             )
         prefixes.append(prefix)
@@ -130,7 +130,7 @@ class _Table:
 
     def __init__(self, labels: Tensor, groups: Tensor, size: int):
         if groups.shape != labels.shape:
-            raise ValueError(f"groups must name the group of each of the {len(labels)} samples, got {len(groups)}")
+            raise ValueError(f"groups must have one entry for each of the {len(labels)} samples, got {len(groups)}")
         self.groups = groups.cpu().numpy()
         classes, class_index, counts = np.unique(labels.cpu().numpy(), return_inverse=True, return_counts=True)
         cells, cell_counts = np.unique(self.groups * len(classes) + class_index, return_counts=True)

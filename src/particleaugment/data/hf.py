@@ -116,7 +116,7 @@ def find_hf(place: str, test: int | float = 0.2) -> FolderListing:
     training = _split_named(name, splits, choices, "train", TRAIN_FOLDERS)
     if training is None:
         raise ValueError(
-            f"the data set {name} has the splits {some_of([*splits])} and none that is called train; name one, as in "
+            f"the data set {name} has the splits {some_of([*splits])} but none called train; name one, as in "
             f"data=hf:{name},train={next(iter(splits))}"
         )
     testing = _split_named(name, splits, choices, "test", TEST_FOLDERS)
@@ -159,8 +159,8 @@ def _parsed(place: str) -> tuple[str, dict[str, str]]:
     for word in words:
         key, equals, value = word.partition("=")
         if key not in CHOICES or not equals or not value:
-            hint = nearest_name(key, CHOICES) or f"; the choices are {', '.join(CHOICES)}"
-            raise ValueError(f"{word!r} is no choice for the data set {name}, such as label=COLUMN{hint}")
+            hint = nearest_name(key, CHOICES) or f"; the options are {', '.join(CHOICES)}"
+            raise ValueError(f"{word!r} is not an option of the data set {name}, such as label=COLUMN{hint}")
         choices[key] = value
     if not name:
         raise ValueError("a Hugging Face data set needs a name on the Hub or a path, as in data=hf:NAME")
@@ -271,12 +271,12 @@ def _labels(
         numbers = {each: number for number, each in enumerate(classes)}
         stranger = next((value for value in values.tolist() if value not in numbers), None)
         if stranger is not None:
-            raise ValueError(f"{where} holds the class {stranger!r}, which is not among the training images' classes")
+            raise ValueError(f"{where} contains the class {stranger!r}, which no training image has")
         return _checked(torch.tensor([numbers[value] for value in values.tolist()]), classes, where)
     if values.ndim != 1 or values.dtype.kind not in "iub":
         kind = getattr(feature, "dtype", type(feature).__name__)
         raise ValueError(
-            f"{where} holds {kind}, which is no class: a whole number or a name per image "
+            f"{where} contains {kind}, which cannot be classes: a whole number or a name per image "
             "is expected; choose another with label=COLUMN"
         )
     labels = torch.from_numpy(values.astype(np.int64))
@@ -290,9 +290,9 @@ def _checked(labels: Tensor, classes: tuple[str, ...], where: str) -> tuple[Tens
     if low < 0 or high >= len(classes):
         limit = f"from 0 to {len(classes) - 1}" if classes else "0 or more"
         raise ValueError(
-            f"{where} holds {low if low < 0 else high}, which is no class: labels must be {limit}; where a split has "
-            "no labels, choose another with train=SPLIT or test=SPLIT"
+            f"{where} contains {low if low < 0 else high}, which is not a class: labels must be {limit}; if a split "
+            "has no labels, choose another with train=SPLIT or test=SPLIT"
         )
     if len(classes) < 2:
-        raise ValueError(f"{where} holds a single class; classification needs at least two")
+        raise ValueError(f"{where} contains a single class; classification needs at least two")
     return labels, classes

@@ -135,7 +135,7 @@ def read_idx(layout: IdxLayout, directory: str | os.PathLike[str]) -> ImageData:
     folder = find_folder(layout, Path(directory))
     train, train_labels, test, test_labels = read_files(layout, folder)
     if not train.any():
-        raise ValueError(f"{_path(layout, folder, FILES[0])} has black pixels only; get the file again")
+        raise ValueError(f"{_path(layout, folder, FILES[0])} has black pixels only; download the file again")
     train_images = _padded(train)
     mean, std = channel_statistics(train_images[:, :1])
     return ImageData(
@@ -176,7 +176,7 @@ def read_files(layout: IdxLayout, folder: Path) -> list[np.ndarray]:
         if counts[images] != counts[labels]:
             raise ValueError(
                 f"{paths[images]} has {counts[images]:,} images, but {paths[labels].name} has {counts[labels]:,} "
-                "labels; get both files again"
+                "labels; download both files again"
             )
     contents = [_content(path, kind, count) for path, kind, count in zip(paths, _KINDS, counts)]
     for path, kind, content in zip(paths, _KINDS, contents):
@@ -212,25 +212,25 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         with open_file(path) as file:
             yield cast(BinaryIO, gzip.GzipFile(fileobj=file)) if path.suffix == ".gz" else cast(BinaryIO, file)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError(f"{path} is not a whole gzip file ({error}); get the file again") from None
+        raise ValueError(f"{path} is not a complete gzip file ({error}); download the file again") from None
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def _count(layout: IdxLayout, path: Path, kind: _Kind) -> int:
-    """Return how many images or labels a header announces."""
+    """Return how many images or labels a header declares."""
     with _opened(path) as stream:
         header = stream.read(kind.header_size)
     if len(header) < kind.header_size:
         raise ValueError(
             f"{path} is truncated: its header alone needs {kind.header_size} bytes, but it has {len(header)} in all; "
-            "get the file again"
+            "download the file again"
         )
     magic, count, *sides = struct.unpack(f">{kind.header_size // 4}I", header)
     if magic != kind.magic:
         raise ValueError(
             f"{path} starts with the number {magic}, but idx files of {kind.word} start with {kind.magic}; "
-            "get the file again"
+            "download the file again"
         )
     if tuple(sides) != kind.sides:
         raise ValueError(
@@ -238,25 +238,25 @@ def _count(layout: IdxLayout, path: Path, kind: _Kind) -> int:
             "the file is of another data set or damaged"
         )
     if count == 0:
-        raise ValueError(f"{path} has no {kind.word}; get the file again")
+        raise ValueError(f"{path} has no {kind.word}; download the file again")
     needed = count * CHANNELS * PADDED * PADDED
     if needed > MEMORY_LIMIT:
         raise ValueError(
-            f"{path} announces {count:,} {kind.word}: {needed / 2**30:.1f} GiB of pixels, more than the "
+            f"{path} declares {count:,} {kind.word}: {needed / 2**30:.1f} GiB of pixels, more than the "
             f"{MEMORY_LIMIT / 2**30:.0f} GiB held in memory; use fewer images"
         )
     return int(count)
 
 
 def _content(path: Path, kind: _Kind, count: int) -> np.ndarray:
-    """Return what follows a header that announces so many images or labels."""
+    """Return what follows a header that declares so many images or labels."""
     expected = kind.size(count)
     with _opened(path) as stream:
         content = stream.read(expected + 1)
     if len(content) != expected:
         verdict, actual = ("truncated", f"{len(content):,}") if len(content) < expected else ("too long", "more")
         raise ValueError(
-            f"{path} is {verdict}: its header announces {count:,} {kind.word}, {expected:,} bytes in all, "
-            f"but it has {actual}; get the file again"
+            f"{path} is {verdict}: its header declares {count:,} {kind.word}, {expected:,} bytes in all, "
+            f"but it has {actual}; download the file again"
         )
     return np.frombuffer(content, np.uint8, offset=kind.header_size).reshape(count, *kind.sides)

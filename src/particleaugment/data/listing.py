@@ -110,8 +110,8 @@ class ImageList:
         if int(counts.min()) < 2 and groups is None:
             lonely = self.classes[int(counts.argmin())]
             raise ValueError(
-                f"the class folder {os.path.join(self.root, lonely)} holds a single image, but training and testing "
-                "need one each; add images, remove the folder, or make train and val folders"
+                f"the class folder {os.path.join(self.root, lonely)} contains a single image, but training and testing "
+                "need one each; add images, remove the folder, or create train and val folders"
             )
         try:
             first, second = train_validation_split(self.labels, held_out, seed, groups=groups)
@@ -178,7 +178,7 @@ class FolderListing:
         train, judge = self._chosen(validation, train_size, seed)
         tested = self.test.labels if judge is None else self.train.labels[judge]
         if validation:
-            where = f"held out of the training images by validation={validation}, {folder or 'the test set'} left alone"
+            where = f"held out of the training images by validation={validation}, {folder or 'the test set'} not used"
         classes = self.train.classes
         text = _counted(len(train), "training image")
         text += "" if self._groups is None else f" in {_counted(len(self._groups[train].unique()), 'group')}"
@@ -240,13 +240,13 @@ def find_images(directory: str | os.PathLike[str], test: int | float = 0.2, grou
         name for name in _named(folders, TRAIN_FOLDERS) if _sub_folders(root / name) and not _holds_image(root / name)
     ]
     if len(training) > 1:
-        raise ValueError(f"{root} holds several folders of training images, {', '.join(training)}; keep one of them")
+        raise ValueError(f"{root} contains several folders of training images, {', '.join(training)}; keep one of them")
     skipped = Counter[str]()
     if not training:
         if folders and all(name.lower() in TRAIN_FOLDERS + TEST_FOLDERS for name in folders):
             raise ValueError(
                 f"the sub-folders of {root} are named like the parts of a split, {', '.join(folders)}, but none is a "
-                "train folder with a sub-folder of images per class; make one, or name the folders after classes"
+                "train folder with a sub-folder of images per class; create one, or name the folders after classes"
             )
         return FolderListing(*_scan(root, skipped).split(test, SPLIT_SEED, groups), "", (), skipped, groups)
     train = _scan(root / training[0], skipped)
@@ -282,14 +282,14 @@ def _scan(folder: Path, skipped: Counter[str], known: tuple[str, ...] | None = N
     if not found:
         images = "images but " if _holds_image(folder) else ""
         raise ValueError(
-            f"{folder} holds {images}no class folders; put the images of each class into a sub-folder named after it"
+            f"{folder} contains {images}no class folders; put the images of each class into a sub-folder named after it"
         )
     if known is None and len(found) == 1:
-        raise ValueError(f"{folder} holds a single class, {found[0]!r}; classification needs at least two")
+        raise ValueError(f"{folder} contains a single class, {found[0]!r}; classification needs at least two")
     classes = found if known is None else known
     strangers = sorted(set(found) - set(classes))
     if strangers:
-        raise ValueError(f"{folder} holds the class {strangers[0]!r}, which is not among the training images' classes")
+        raise ValueError(f"{folder} contains the class {strangers[0]!r}, which no training image has")
     names, labels = list[str](), list[int]()
     empty, deeper = list[str](), list[set[str]]()
     for class_name in found:
@@ -301,14 +301,15 @@ def _scan(folder: Path, skipped: Counter[str], known: tuple[str, ...] | None = N
             empty.append(class_name)
     kinds = "JPEG, PNG or WebP image"
     if not names:
-        raise ValueError(f"the class folders in {folder} hold no {kinds}; check the path and the files' endings")
+        raise ValueError(f"the class folders in {folder} contain no {kinds}; check the path and the file extensions")
     if empty:
-        raise ValueError(f"the class folder {folder / empty[0]} holds no {kinds}; add some or remove the folder")
+        raise ValueError(f"the class folder {folder / empty[0]} contains no {kinds}; add some or remove the folder")
     shared = sorted(set.intersection(*deeper))
     if known is None and len(shared) > 1:
         raise ValueError(
-            f"the sub-folders of {folder}, {some_of(found)}, hold no images but each the folders {some_of(shared)}, "
-            "which look like the classes; name the parts of a split train and val, or put each class into one folder"
+            f"the sub-folders of {folder}, {some_of(found)}, contain no images, but each contains the folders "
+            f"{some_of(shared)}, which look like classes; name the parts of a split train and val, or put each class "
+            "into one folder"
         )
     return ImageList.of(str(folder), classes, names, labels)
 
@@ -342,13 +343,12 @@ def _images_in(folder: Path, class_name: str, skipped: Counter[str]) -> list[str
     """Return the names of a class's images, relative to the folder, sorted; count the other files by their ending."""
     names, seen = list[str](), set[str]()
     for base, folders, files in os.walk(folder / class_name, followlinks=True, onerror=_raise):
-        seen.add(os.path.realpath(base))
-        # A link back to a folder above would be followed for ever.
-        folders[:] = [
-            name
-            for name in folders
-            if not name.startswith(".") and os.path.realpath(os.path.join(base, name)) not in seen
-        ]
+        # Links may lead to a folder above, for ever, or to one beside, whose images would be there twice.
+        if (real := os.path.realpath(base)) in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
         place = os.path.relpath(base, folder)
         images = [name for name in files if _is_image(name)]
         names += [os.path.join(place, name) for name in images]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from particleaugment.data.selection import select_training
 
-__all__ = ["ImageData", "channel_statistics", "hold_out"]
+__all__ = ["ImageData", "channel_statistics", "hold_out", "normalizing_statistics"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -43,7 +43,7 @@ class ImageData:
         _check_part("test", self.test_images, self.test_labels, len(self.classes))
         if self.train_images.shape[1:] != self.test_images.shape[1:]:
             raise ValueError(
-                "training and test images must agree in channels, height and width, got "
+                "training and test images must have the same channels, height and width, got "
                 f"{list(self.train_images.shape[1:])} and {list(self.test_images.shape[1:])}; resize one of them"
             )
         if self.train_groups is not None and self.train_groups.shape != self.train_labels.shape:
@@ -114,18 +114,33 @@ def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, 
     return tuple(means), tuple(stds)
 
 
-def hold_out(data: ImageData, validation: int | float, seed: int = 0, train_size: int | float = 1.0) -> ImageData:
-    """Return data whose test part is a slice of the training set, stratified by class, for making choices on.
+def normalizing_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return what :func:`channel_statistics` does, with 1 for the deviation of a channel that is the same everywhere.
 
-    The true test set stays out of sight. Every run with the same seed is measured on the same images, so keep this seed
-    fixed over runs that are compared. Groups of training images, where the data have them, are kept whole, and the
-    sizes are then approximate.
+    Such are red and blue of images under a fluorescence microscope, of which only green is recorded.
+
+    >>> normalizing_statistics(torch.tensor([[0, 0], [0, 255]], dtype=torch.uint8).reshape(2, 2, 1, 1))
+    ((0.0, 0.5), (1.0, 0.5))
+    """
+    mean, std = channel_statistics(images)
+    if not any(std):
+        raise ValueError(
+            "all pixels of the training images are of one colour, so there is nothing to learn; check them"
+        )
+    return mean, tuple(value or 1.0 for value in std)
+
+
+def hold_out(data: ImageData, validation: int | float, seed: int = 0, train_size: int | float = 1.0) -> ImageData:
+    """Return data whose test part is held out from the training set, stratified by class, for choosing settings.
+
+    The real test set is not used. The held-out images depend only on the seed, so use the same seed for runs that you
+    compare. If the training images have groups, groups are kept whole, and sizes are approximate.
 
     Args:
         data: The data set.
-        validation: How many training images are held out, or which fraction; 0 keeps the test set.
-        seed: Which ones.
-        train_size: How many of the remaining training images to keep, or which fraction; 1.0 is all of them.
+        validation: Number or fraction of training images to hold out; 0 keeps the test set.
+        seed: Seed for choosing them.
+        train_size: Number or fraction of the remaining training images to keep; 1.0 is all of them.
 
     >>> images, labels = torch.arange(40, dtype=torch.uint8).reshape(10, 1, 2, 2), torch.arange(10) % 2
     >>> data = ImageData(train_images=images, train_labels=labels, test_images=images, test_labels=labels,

@@ -177,7 +177,7 @@ class _Files(Dataset[Any]):
         files = [self.parts[self._names[part]].images.path(index) for part, index in reading]
         where = f" while it read {files[0]}" if files else ""
         return (
-            f"a process that decodes images has died{where}; if that file opens elsewhere, memory was short: "
+            f"a decoding process died{where}; if that file opens elsewhere, memory ran out: "
             "set fewer workers (a started run's are in its config.json) and try again"
         )
 

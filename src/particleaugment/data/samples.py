@@ -38,7 +38,7 @@ def to_uint8(image: Any) -> Tensor:
         kind = image.dtype if isinstance(image, Tensor) else type(image).__name__
         raise TypeError(
             f"an image must be a uint8 tensor, a uint8 array or a Pillow image, got {kind}; "
-            "let the data set return it before it is converted to float or normalised"
+            "return it from the data set before converting it to float or normalising it"
         )
     if image.dim() != 3 or image.shape[0] not in (1, 3):
         raise ValueError(f"an image must have shape [1 or 3, height, width], got {tuple(image.shape)}")
@@ -71,7 +71,7 @@ def image_and_target(item: Any) -> tuple[Any, Any]:
             )
         return item[image], item[target]
     if not isinstance(item, Sequence) or isinstance(item, str) or len(item) < 2:
-        raise TypeError(f"a data set must give (image, target) or a dict of both, got {type(item).__name__}")
+        raise TypeError(f"a data set must return (image, target) or a dict of both, got {type(item).__name__}")
     return item[0], item[1]
 
 
@@ -133,7 +133,10 @@ class Samples:
 
     @cached_property
     def labels(self) -> Tensor:
-        """The class of every sample, int64 ``[N]``; soft targets count as their likeliest class, masks as one class."""
+        """The class of every sample, int64 ``[N]``; soft targets count as their likeliest class.
+
+        Masks and quantities have no class and count as one.
+        """
         known = classes_of(self.tensors[1]) if self.tensors is not None else known_classes(self._items)
         if known is not None:
             return known
@@ -181,7 +184,7 @@ def stacked(images: Sequence[Tensor]) -> Tensor:
     sizes = {tuple(image.shape) for image in images}
     if len(sizes) > 1:
         shown = " and ".join(str(size) for size in sorted(sizes)[:2])
-        raise ValueError(f"the images of a batch must have one size, got {shown}; crop or resize in the data set")
+        raise ValueError(f"the images of a batch must have the same size, got {shown}; crop or resize in the data set")
     return torch.stack(list(images))
 
 
@@ -211,11 +214,13 @@ def classes_of(targets: Any) -> Tensor:
 
     Args:
         targets: Classes or probabilities of the second of two, ``[N]`` or ``[N, 1]``; or soft or several ones, ``[N,
-            classes]``, which count as their likeliest class, the first of equals; or masks, whole numbers ``[N, H,
-            W]``, which have no class and count as 0.
+            classes]``, which count as their likeliest class, the first of equals. Masks, whole numbers ``[N, H, W]``,
+            and quantities, floating numbers of which some cannot be probabilities, have no class and count as 0.
 
     >>> classes_of([[0.0], [0.9]]), classes_of(torch.tensor([[0.2, 0.7, 0.1], [1.0, 0.0, 1.0]]))
     (tensor([0, 1]), tensor([1, 0]))
+    >>> classes_of([37.5, 12.0, 0.5])
+    tensor([0, 0, 0])
     """
     in_rows = isinstance(targets, (list, tuple)) and len(targets) > 0 and isinstance(targets[0], (Tensor, np.ndarray))
     values = torch.stack([_as_target(target) for target in targets]) if in_rows else _as_target(targets)
@@ -225,11 +230,18 @@ def classes_of(targets: Any) -> Tensor:
         raise ValueError(f"targets must have shape [samples] or [samples, classes], got {tuple(values.shape)}")
     if values.dtype == torch.bool:
         values = values.to(torch.uint8)
+    if _are_quantities(values):
+        return torch.zeros(len(values), dtype=torch.int64, device="cpu")
     if values.shape[1:].numel() > 1:
         values = values.argmax(1)
     elif values.is_floating_point():
         values = values.round()
     return values.flatten().to("cpu", torch.int64)
+
+
+def _are_quantities(values: Tensor) -> bool:
+    """Whether targets are to be regressed: floating numbers that cannot all be probabilities."""
+    return values.is_floating_point() and not bool(((values >= 0) & (values <= 1)).all())
 
 
 def _as_target(target: Any) -> Tensor:

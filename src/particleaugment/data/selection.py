@@ -50,7 +50,7 @@ def select_training(
         try:
             rest, judge = train_validation_split(labels, validation, seed, names, groups)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"validation={validation!r} does not suit the data: {error}") from None
+            raise ValueError(f"validation={validation!r} does not fit the data: {error}") from None
     check_train_size(train_size)
     if train_size == 1.0 and isinstance(train_size, float):
         return rest, judge
@@ -88,9 +88,9 @@ def _train_size(labels: Tensor, size: int | float, left: str) -> int:
     count, classes = len(labels), len(labels.unique())
     absolute = size if isinstance(size, int) else math.floor(size * count + 1e-6)
     if absolute > count:
-        raise ValueError(f"train_size={size} is more than the {count:,} training images{left}; ask for at most those")
+        raise ValueError(f"train_size={size} is more than the {count:,} training images{left}; use at most that many")
     if absolute < classes:
-        hint = "; for all images write train_size=1.0" if size == 1 else ""
+        hint = "; for all images use train_size=1.0" if size == 1 else ""
         images = "" if isinstance(size, int) else f", {absolute:,} of {count:,} training images{left},"
         raise ValueError(
             f"train_size={size}{images} is too small: each of the {classes:,} classes needs an image, so the smallest "

@@ -125,7 +125,13 @@ def held_out_split(
     """
     if groups is not None:
         return _split_groups(labels, groups, held_out, seed)
-    return _split(labels, held_out, seed, _lonely_samples(labels))
+    lonely = _lonely_samples(labels)
+    if len(lonely) == len(labels):
+        raise ValueError(
+            "every class has a single sample, so none can be held out; if the targets are quantities and not classes, "
+            "pass them as floating-point numbers"
+        )
+    return _split(labels, held_out, seed, lonely)
 
 
 def _split(labels: Tensor, held_out: int | float, seed: int, kept: Tensor) -> tuple[Tensor, Tensor]:
@@ -141,7 +147,7 @@ def _split_groups(labels: Tensor, groups: Tensor, held_out: int | float, seed: i
     chosen = whole_groups(labels, groups, size, seed, _HOLDOUT_STEP, leave=True)
     if not len(chosen):
         raise ValueError(
-            "no group can be held out, since each is the only one of some class; use smaller groups or groups=none"
+            "no group can be held out, because each is the only group of some class; use smaller groups or groups=none"
         )
     return _two_sides(labels, chosen)
 
@@ -289,16 +295,16 @@ def _absolute_size(size: int | float, count: int) -> int:
         )
     if isinstance(size, int):
         if size < 1:
-            raise ValueError(f"a subset must hold at least 1 sample, got {size}; leave an empty subset out")
+            raise ValueError(f"a subset must have at least 1 sample, got {size}; leave out empty subsets")
         return size
     if not 0 < size < 1:
         raise ValueError(
-            f"a fraction must lie strictly between 0 and 1, got {size}; for a number of samples pass an int"
+            f"a fraction must be strictly between 0 and 1, got {size}; for a number of samples pass an int"
         )
     # Rounding down keeps fractions that sum to 1 within the data; the small term mends 0.29 * 100 = 28.999999999999996.
     absolute = math.floor(size * count + 1e-6)
     if absolute < 1:
-        raise ValueError(f"a fraction of {size} of {count} samples holds no sample; use a larger fraction")
+        raise ValueError(f"a fraction of {size} of {count} samples is less than one sample; use a larger fraction")
     return absolute
 
 
@@ -315,4 +321,6 @@ def _check_indices(indices: Tensor, count: int) -> None:
             f"exclude must be a 1-D int64 tensor of sample indices, got {kind}; use tensor.nonzero().flatten()"
         )
     if indices.numel() and (int(indices.min()) < 0 or int(indices.max()) >= count):
-        raise ValueError(f"exclude must hold indices in 0..{count - 1}, got {int(indices.min())}..{int(indices.max())}")
+        raise ValueError(
+            f"exclude must contain indices in 0..{count - 1}, got {int(indices.min())}..{int(indices.max())}"
+        )

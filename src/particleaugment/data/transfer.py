@@ -117,7 +117,7 @@ class Transfer:
                 return
             except urllib.error.HTTPError as error:
                 error.close()
-                failure = clipped(f"the server answers {error.code} {error.reason}")
+                failure = clipped(f"the server returned {error.code} {error.reason}")
                 if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
                     file.truncate(0)
                 elif error.code < 500:
@@ -128,7 +128,7 @@ class Transfer:
                     break
             except _BrokenOff as error:
                 failure = clipped(error)
-        again = " to go on from what has arrived" if file.seek(0, os.SEEK_END) else ""
+        again = " to resume" if file.seek(0, os.SEEK_END) else ""
         raise DownloadError(f"{wanted.url} cannot be downloaded: {failure}; try again{again}, or {by_hand}")
 
 
@@ -156,14 +156,12 @@ def _receive(response: http.client.HTTPResponse, file: FileIO, wanted: Published
     if response.status != http.client.PARTIAL_CONTENT:
         have = 0  # a server that cannot go on sends everything
     elif not response.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
-        raise DownloadError(
-            f"{wanted.url} answers with another range than was asked for; remove its .part file or folder"
-        )
+        raise DownloadError(f"{wanted.url} returned a different range than requested; remove its .part file or folder")
     length = response.headers.get("Content-Length", "")
     if re.fullmatch("[0-9]{1,18}", length) and have + int(length) != wanted.size:
         raise DownloadError(
             f"{wanted.url} offers {have + int(length):,} bytes, but {wanted.described} has "
-            f"{wanted.size:,}; a proxy or a moved page may be answering in its place"
+            f"{wanted.size:,}; a proxy or a moved page may have answered instead"
         )
     file.seek(have)
     file.truncate()
@@ -174,7 +172,7 @@ def _receive(response: http.client.HTTPResponse, file: FileIO, wanted: Published
             except (OSError, http.client.HTTPException) as error:
                 raise _BrokenOff(str(error) or type(error).__name__) from None
             if not block:
-                raise _BrokenOff(f"the connection broke off after {have:,} of {wanted.size:,} bytes")
+                raise _BrokenOff(f"the connection was lost after {have:,} of {wanted.size:,} bytes")
             if file.write(block) < len(block):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             have += len(block)

@@ -57,5 +57,5 @@ def particle_uniforms(num_particles: int, stream: Stream, seed: int | Tensor, st
     if not isinstance(step, Tensor):
         step = as_count("step", step)
         if not 0 <= step < 1 << 32:
-            raise ValueError(f"step must be in 0..2^32-1, got {step}; count the filter's steps upwards from 0")
+            raise ValueError(f"step must be in 0..2^32-1, got {step}; count the filter's steps from 0")
     return uniform(seed, stream, epoch=step, ids=torch.arange(num_particles, device="cpu"), slots=slots)

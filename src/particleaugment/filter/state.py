@@ -95,7 +95,7 @@ class ParticleSet:
         missing = {"particles", "log_weights"} - set(data)
         if missing:
             raise ValueError(
-                f"a particle set needs {' and '.join(sorted(missing))}; pass what ParticleSet.to_dict() gave"
+                f"a particle set needs {' and '.join(sorted(missing))}; pass the result of ParticleSet.to_dict()"
             )
         return cls(data["particles"], [-math.inf if value is None else value for value in data["log_weights"]])
 

@@ -69,9 +69,9 @@ def tilted_reweight(
         if given.shape != (state.num_particles,) or not bool(given.isfinite().all()):
             raise ValueError(
                 f"{name} must be {state.num_particles} finite numbers, one for each particle, got shape "
-                f"{list(given.shape)}; measure every particle of this set, and skip the update where that failed"
+                f"{list(given.shape)}; measure every particle of this set, and skip the update if that fails"
             )
-    target = as_real("target", target, "it is the mean that the weights are to give", low=-math.inf)
+    target = as_real("target", target, "it is the mean that the weights should give", low=-math.inf)
     least = as_real("least", least, "it is a share of the particles", low=0.0, high=1.0)
     variance = signal_variance(values, errors.square(), degrees)
     factors = torch.zeros_like(values)

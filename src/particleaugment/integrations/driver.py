@@ -40,8 +40,8 @@ class SearchDriver:
         """Refuse a trainer that trains for another number of epochs than the search was made for; None is unknown."""
         if epochs is not None and epochs != self.search.num_epochs:
             raise ValueError(
-                f"the Trainer trains for {epochs:g} epochs, and the search was made for {self.search.num_epochs}; give "
-                "both the same number"
+                f"the Trainer trains for {epochs:g} epochs, and the search was created for {self.search.num_epochs}; "
+                "give both the same number"
             )
 
     def begin_epoch(self, epoch: int, *, model: nn.Module, loader: Any, **training: Any) -> FilterRecord | None:

@@ -56,14 +56,16 @@ class AugmentCallback(Callback):
         if self.image_key is None:
             return
         if not isinstance(batch, (list, dict)):
-            raise TypeError(f"a batch must be a list or a dict, to be augmented in place, got {type(batch).__name__}")
+            raise TypeError(
+                f"a batch must be a list or a dict, because it is augmented in place, got {type(batch).__name__}"
+            )
         try:
             images = batch[self.image_key]  # type: ignore[index]
             ids = None if self.id_key is None else batch[self.id_key]  # type: ignore[index]
         except LookupError:
             raise ValueError(
                 f"the batch has no images under {self.image_key!r} or no ids under {self.id_key!r}; load "
-                "search.training_set() or a pa.IndexedDataset, or say where they are (image_key, id_key)"
+                "search.training_set() or a pa.IndexedDataset, or set image_key and id_key"
             ) from None
         batch[self.image_key] = self._augmented(images, ids)  # type: ignore[index]
 
@@ -131,10 +133,11 @@ class ParticleAugmentCallback(AugmentCallback):
                 "AugmentCallback(pa.Augment(pa.Schedule.load(...)))"
             )
         if not pl_module.automatic_optimization:
-            raise ValueError("the callback needs automatic optimization; in a loop of your own call search.step")
+            raise ValueError("the callback needs automatic optimization; in your own loop call search.step")
         if trainer.gradient_clip_val and trainer.gradient_clip_algorithm == "value":
             raise ValueError("the clone's gradients can be clipped by norm only; use gradient_clip_algorithm='norm'")
-        self._driver.check_epochs(None if trainer.max_epochs in (None, -1) else trainer.max_epochs)
+        if not getattr(trainer, "fast_dev_run", False):  # which is a trial, of one epoch whatever max_epochs says
+            self._driver.check_epochs(None if trainer.max_epochs in (None, -1) else trainer.max_epochs)
         if trainer.world_size > 1:
             self.augment.part_from_other_ranks()
         if self.search.epoch == 0:

@@ -40,7 +40,7 @@ class AugmentCollator:
     It runs in the loader's workers, and follows a search there, also with ``dataloader_persistent_workers``.
 
     Args:
-        augmentation: A search, or an :class:`particleaugment.Augment` with a policy of one's own.
+        augmentation: A search, or an :class:`particleaugment.Augment` with a fixed policy.
         preprocess: Turns a uint8 batch ``[B, C, H, W]`` into ``pixel_values``.
     """
 
@@ -66,7 +66,7 @@ class AugmentCollator:
 
 
 class EpochCallback(TrainerCallback):  # type: ignore[misc]
-    """Tells an augmentation the epoch, counted from 1: needed with a fixed policy or a recorded schedule.
+    """Sets the epoch of an augmentation, counted from 1: needed with a fixed policy or a recorded schedule.
 
     Args:
         augment: The augmentation, the same as the collator's.
@@ -127,7 +127,7 @@ class ParticleAugmentCallback(TrainerCallback):  # type: ignore[misc]
         if launched or getattr(args, "fsdp", None) or args.deepspeed or getattr(args, "deepspeed_plugin", None):
             raise ValueError(
                 "the callback takes filter steps on one process or under DistributedDataParallel, not with FSDP or "
-                "DeepSpeed; leave those out, or train with the schedule of an earlier search and EpochCallback"
+                "DeepSpeed; turn those off, or train with the schedule of an earlier search and EpochCallback"
             )
         self._driver.check_epochs(None if args.max_steps > 0 else args.num_train_epochs)
         if args.world_size > 1:

@@ -50,7 +50,7 @@ def build_model(name: str, num_classes: int, seed: int) -> nn.Module:
     ValueError: there is no model 'wide-resnet-28-10'; did you mean wrn-28-10?
     >>> build_model("wrn-10-x", num_classes=10, seed=0)
     Traceback (most recent call last):
-    ValueError: there is no model 'wrn-10-x'; write it as wrn-DEPTH-WIDTH, like wrn-10-1
+    ValueError: there is no model 'wrn-10-x'; the form is wrn-DEPTH-WIDTH, like wrn-10-1
     """
     if match := re.fullmatch(r"wrn-(\d{1,4})-(\d{1,4})", name):
         _check_size(name, int(match[1]), int(match[2]), widest=64)
@@ -81,11 +81,11 @@ def _pattern_hint(name: str) -> str:
     for pattern in PATTERNS:
         family = pattern.partition("DEPTH")[0]
         if name.startswith(family):
-            return f"; write it as {pattern}, like {next(model for model in MODELS if model.startswith(family))}"
+            return f"; the form is {pattern}, like {next(model for model in MODELS if model.startswith(family))}"
     return ""
 
 
 def _check_size(name: str, depth: int, width: int, widest: int) -> None:
     """Refuse what no machine could hold before it is tried."""
     if depth > 1000 or width > widest:
-        raise ValueError(f"the model {name!r} is too large: its depth may be 1000 at most, its width {widest}")
+        raise ValueError(f"the model {name!r} is too large: its depth may be at most 1000, its width at most {widest}")

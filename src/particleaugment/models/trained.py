@@ -128,7 +128,7 @@ class _Facts:
         if len(mean) != 3 or not all(_is_number(value, 0, 1) for value in mean):
             raise ValueError("its mean must be three numbers from 0 to 1")
         if len(std) != 3 or not all(_is_number(value, 1e-6, 1) for value in std):
-            raise ValueError("its std must be three positive numbers, 1 at most")
+            raise ValueError("its std must be three positive numbers of at most 1")
         size, margin = _value(metadata, "size"), _value(metadata, "margin")
         if not isinstance(size, int) or not _is_number(size, 1, LARGEST_SIZE):
             raise ValueError(f"its size must be a whole number from 1 to {LARGEST_SIZE}")
@@ -143,7 +143,7 @@ def _value(metadata: Mapping[str, str], name: str) -> Any:
     try:
         return json.loads(metadata[name])
     except (ValueError, RecursionError):
-        raise ValueError(f"its {name} is no JSON") from None
+        raise ValueError(f"its {name} is not JSON") from None
 
 
 def _list(metadata: Mapping[str, str], name: str) -> list[Any]:

@@ -52,7 +52,7 @@ def mismatch(found: Mapping[str, Any], expected: Mapping[str, Tensor]) -> str | 
         if problem := tensor_problem(found[name]) or _other_form(found[name], wanted) or _not_finite(found[name]):
             return f"{name} {problem}"
         if name.endswith(_NOT_NEGATIVE) and bool((found[name] < 0).any()):
-            return f"{name} holds numbers below 0"
+            return f"{name} contains negative numbers"
     return None
 
 
@@ -69,12 +69,12 @@ def tensor_problem(tensor: Any) -> str | None:
         return f"must hold real numbers, got {tensor.dtype}"
     repeated = any(step == 0 and side > 1 for step, side in zip(tensor.stride(), tensor.shape))
     if repeated or tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
-        return f"stands for {tensor.numel():,} numbers and holds fewer"
+        return f"must hold {tensor.numel():,} numbers and holds fewer"
     return None
 
 
 def _not_finite(tensor: Tensor) -> str | None:
-    return None if bool(tensor.isfinite().all()) else "holds numbers that are not finite"
+    return None if bool(tensor.isfinite().all()) else "contains non-finite numbers"
 
 
 def _other_names(found: Mapping[str, Any], expected: Mapping[str, Any]) -> str | None:
@@ -141,7 +141,7 @@ def open_weights(path: str | os.PathLike[str]) -> Weights:
         size = os.fstat(file.fileno()).st_size
         length = int.from_bytes(file.read(8), "little")
         if not 0 < length <= min(_HEADER_LIMIT, size - 8):
-            raise ValueError("it is damaged (its header is cut short or too long)")
+            raise ValueError("it is damaged (its header is truncated or too long)")
         header = file.read(length)
     try:
         fields = parse_json(header.rstrip(b" "))
@@ -155,7 +155,7 @@ def open_weights(path: str | os.PathLike[str]) -> Weights:
     tensors = {name: _announced(name, entry) for name, entry in fields.items()}
     expected = 8 + length + sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
     if size != expected:
-        raise ValueError(f"it is damaged (it has {size:,} bytes, and its header announces {expected:,})")
+        raise ValueError(f"it is damaged (it has {size:,} bytes, and its header declares {expected:,})")
     return Weights(os.fspath(path), metadata, tensors, size)
 
 

@@ -1,4 +1,4 @@
-"""Mixtures: images get different numbers of ops, drawn evenly, each at a level drawn evenly up to a highest one."""
+"""Mixtures: images get different numbers of ops, drawn uniformly, at levels drawn uniformly up to a maximum."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from particleaugment.policies.policy import (
     RESAMPLE_CHOICES,
     Draws,
     Policy,
+    by_name,
     checked_choice,
     checked_fraction,
     checked_ops,
@@ -38,13 +39,13 @@ _EXPORTED = 256  # sub-policies that stand for a mixture in other libraries
 
 
 def even_counts(mean: float, slots: int) -> tuple[float, ...]:
-    """Return the slots of a mixture whose images get from none to twice as many ops as the mean, all as often.
+    """Return the slots of a mixture whose images get between zero and twice the mean number of ops, uniformly.
 
-    Between whole numbers of ops it is the blend of the two next to it.
+    If twice the mean is not a whole number, it is a blend of the two nearest ones.
 
     Args:
         mean: Mean number of ops per image, from 0 to half of ``slots``.
-        slots: Most ops per image.
+        slots: Maximum number of ops per image.
 
     >>> even_counts(1.5, 4)  # none, one, two or three, a quarter of the images each
     (0.75, 0.5, 0.25, 0.0)
@@ -60,11 +61,10 @@ def even_counts(mean: float, slots: int) -> tuple[float, ...]:
 
 @dataclass(frozen=True, repr=False)
 class Mixture(Policy):
-    """Up to a few ops per image, drawn evenly, each at a level drawn evenly from 0 to the highest.
+    """Up to a few ops per image, drawn uniformly, each at a level drawn uniformly from 0 to the highest.
 
-    How many is drawn for each image, so that some stay plain while others change a lot. An op without a level, such as
-    Equalize, is applied with a probability in place of it: the mixture's level. So a mixture of level 0 does nothing,
-    whatever its slots are.
+    The number of ops is drawn for each image, so some images stay plain while others change a lot. An op without a
+    level, such as Equalize, is applied with the mixture's level as probability. So a mixture of level 0 does nothing.
 
     Attributes:
         slots: Probability that an image gets at least one op, at least two, and so on; a program has as many slots.
@@ -172,11 +172,7 @@ class Mixture(Policy):
     @property
     def inclusion(self) -> dict[str, float]:
         """How often each op is applied to an image, on average."""
-        shares = self._gates().sum(0) / len(self.ops)
-        found = dict.fromkeys(self.ops, 0.0)
-        for name, share in zip(self.ops, shares.tolist()):
-            found[name] += share
-        return found
+        return by_name(self.ops, (self._gates().sum(0) / len(self.ops)).tolist())
 
     def with_ops(self, ops: tuple[str, ...]) -> Self:
         """Return the mixture with other ops; see :meth:`Policy.with_ops`."""
@@ -270,7 +266,9 @@ class MixtureSchedule(EpochPolicies[Mixture]):
         if len({len(mixture.slots) for mixture in mixtures}) > 1:
             raise ValueError("the mixtures of a schedule must have the same number of slots")
         object.__setattr__(self, "_mixtures", mixtures)
-        object.__setattr__(self, "ops", mixtures[0].ops)
+        steps = tuple((start, mixture.level, mixture.slots) for start, mixture in zip(self.starts, mixtures))
+        for name, value in (("steps", steps), ("ops", mixtures[0].ops), ("semantics", mixtures[0].semantics)):
+            object.__setattr__(self, name, value)
 
     @property
     def starts(self) -> tuple[int, ...]:

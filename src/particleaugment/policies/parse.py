@@ -37,7 +37,7 @@ SHORT_STRINGS: dict[str, str] = {
     "learned": "learned while training, by the filter (training runs only)",
     "schedule:FILE": "the policies of a recorded run, replayed (training runs only)",
     "file:FILE": "any policy file (training runs only)",
-    "none": "nothing but the always-on transforms",
+    "none": "only the always-on transforms",
     "trivial": "TrivialAugment, wide space; trivialaugment is the same",
     "trivial-n2": "two of TrivialAugment's ops per image; any number",
     "trivial-standard": "TrivialAugment, standard space",
@@ -138,7 +138,7 @@ def _timm_rand(text: str, sections: list[str]) -> RandAugment:
     rest = [section for section in sections if section != "tweights"]
     options = _options(text, rest, ("m", "n", "p", "mstd", "mmax", "inc"))
     if "inc" in options and options["inc"] == 0:
-        raise ValueError(f"in {text!r} leave inc0 out: versions of timm differ in whether it means inc1")
+        raise ValueError(f"in {text!r} omit inc0: versions of timm differ in whether it means inc1")
     highest = _whole(text, "mmax", options["mmax"]) if "mmax" in options else None
     if highest is not None and highest <= 0:
         raise ValueError(f"in {text!r} the option 'mmax' must be positive")

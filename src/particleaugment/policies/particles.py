@@ -18,6 +18,7 @@ from particleaugment.policies.policy import (
     RESAMPLE_CHOICES,
     Draws,
     Policy,
+    by_name,
     checked_choice,
     checked_level,
     checked_ops,
@@ -192,7 +193,7 @@ class ParticlePolicy(Policy):
     @property
     def inclusion(self) -> dict[str, float]:
         """Probability with which each op is applied to an image, over all particles."""
-        return dict(zip(self.ops, (self.weights @ self.particles).tolist()))
+        return by_name(self.ops, (self.weights @ self.particles).tolist())
 
     @property
     def distinct(self) -> int:
@@ -234,6 +235,10 @@ class ParticlePolicy(Policy):
     def _from_dict(cls, data: Mapping[str, Any]) -> Self:
         fields = ("particles", "weights", "m", "semantics", "order", "resample")
         return cls(**{name: data[name] for name in fields}, ops=listed(data, "ops"))
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What lies on a GPU must not travel to worker processes, nor to machines without one.
+        return {**self.__dict__, "_on_device": {}}
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ParticlePolicy):

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -108,7 +108,7 @@ class Policy(ABC):
 
     def with_ops(self, ops: tuple[str, ...]) -> Policy:
         """Return the policy with other ops to draw from, or raise a ValueError where its ops are a part of it."""
-        raise ValueError("it names its ops itself; leave ops out")
+        raise ValueError("it names its own ops; omit ops")
 
     def at(self, epoch: int) -> Policy:
         """Return the policy of an epoch, counted from 1: itself, unless it is a schedule."""
@@ -117,7 +117,7 @@ class Policy(ABC):
     def at_or_last(self, epoch: int | None) -> Policy:
         """Return the policy of an epoch that a schedule has, or the last one if it is None."""
         if epoch is not None:
-            raise ValueError("this policy is the same in every epoch; leave the epoch out")
+            raise ValueError("this policy is the same in every epoch; omit the epoch")
         return self
 
     def rescaled(self, epochs: int) -> Policy:
@@ -376,6 +376,14 @@ def interval_edges(weights: Tensor) -> Tensor:
     # Rounding must not leave a gap below 1 that no interval, or one of weight 0, would fall into.
     edges[int(weights.nonzero().max()) :] = 1.0
     return edges
+
+
+def by_name(names: Sequence[str], shares: Sequence[float]) -> dict[str, float]:
+    """Return the shares of ops by name; an op that is named twice has the sum of its shares."""
+    found = dict.fromkeys(names, 0.0)
+    for name, share in zip(names, shares):
+        found[name] += share
+    return found
 
 
 def places(names: tuple[str, ...], slots: int) -> int:

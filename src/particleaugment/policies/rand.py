@@ -18,6 +18,7 @@ from particleaugment.policies.policy import (
     RESAMPLE_CHOICES,
     Draws,
     Policy,
+    by_name,
     checked_choice,
     checked_count,
     checked_fraction,
@@ -124,7 +125,13 @@ class RandAugment(Policy):
     @property
     def inclusion(self) -> dict[str, float]:
         """How often each op is applied to an image, on average; empty with ``op_weights``."""
-        return {} if self.op_weights is not None else dict.fromkeys(self.ops, self.n * self.p / len(self.ops))
+        shares = [self.n * self.p / len(self.ops)] * len(self.ops)
+        return {} if self.op_weights is not None else by_name(self.ops, shares)
+
+    @property
+    def ops_per_image(self) -> float:
+        """Mean number of ops applied to an image, Identity not counted; with ``op_weights`` it is."""
+        return super().ops_per_image if self.op_weights is None else self.n * self.p
 
     def with_ops(self, ops: tuple[str, ...]) -> Self:
         """Return the policy with other ops; see :meth:`Policy.with_ops`."""

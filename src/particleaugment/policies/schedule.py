@@ -181,6 +181,7 @@ class Schedule(EpochPolicies[ParticlePolicy]):
         policies = tuple(self._policy(number, step) for number, step in enumerate(self.steps))
         object.__setattr__(self, "_policies", policies)
         object.__setattr__(self, "ops", policies[0].ops)
+        object.__setattr__(self, "semantics", policies[0].semantics)
 
     def _policy(self, number: int, step: ScheduleStep) -> ParticlePolicy:
         try:

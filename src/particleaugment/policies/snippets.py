@@ -4,24 +4,24 @@ from __future__ import annotations
 
 __all__ = ["TIMM_SNIPPET", "TORCHVISION_SNIPPET"]
 
-TIMM_SNIPPET = '''"""A policy for timm: `policy` takes and gives a Pillow image, like the transform that --aa makes."""
+TIMM_SNIPPET = '''"""A policy for timm: `policy` takes and returns a Pillow image, like timm's --aa transform."""
 
 {imports}from PIL import Image, ImageOps
 from timm.data.auto_augment import AugmentOp, AutoAugment
 
 {closest}HPARAMS = {{{hparams}}}
-# timm draws sub-policies uniformly: each stands in the list this often.
+# timm draws sub-policies uniformly: each is repeated this often.
 COUNTS = [
 {counts}
 ]
-# One sub-policy a line: (timm's op, probability, magnitude of 10).
+# One sub-policy per line: (timm's op, probability, magnitude of 10).
 SUB_POLICIES = [
 {rows}
 ]
 
 
 def posterize(image, bits, **_):
-    # 0 bits are black, and Pillow 13 refuses them.
+    # 0 bits give black, but Pillow 13 refuses them.
     return ImageOps.posterize(image, min(bits, 8)) if bits >= 1 else image.point(lambda _: 0)
 
 
@@ -41,7 +41,7 @@ policy = AutoAugment(
 )
 '''
 
-TORCHVISION_SNIPPET = '''"""A policy for torchvision: `policy` takes and gives an image, and works inside v2.Compose."""
+TORCHVISION_SNIPPET = '''"""A policy for torchvision: `policy` takes and returns an image, also inside v2.Compose."""
 
 import math
 import random
@@ -53,7 +53,7 @@ GEOMETRY = {{"interpolation": InterpolationMode.BILINEAR, "fill": [128, 128, 128
 WEIGHTS = [
 {weights}
 ]
-# One sub-policy a line: (op, probability, argument, argument with the other sign). Brightness 0 is Posterize to 0 bits.
+# One sub-policy per line: (op, probability, argument, argument with the other sign). Brightness 0: Posterize to 0 bits.
 SUB_POLICIES = [
 {rows}
 ]

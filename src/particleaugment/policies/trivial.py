@@ -17,6 +17,7 @@ from particleaugment.policies.policy import (
     RESAMPLE_CHOICES,
     Draws,
     Policy,
+    by_name,
     checked_choice,
     checked_count,
     checked_ops,
@@ -79,7 +80,7 @@ class TrivialAugment(Policy):
     @property
     def inclusion(self) -> dict[str, float]:
         """How often each op is applied to an image, on average."""
-        return dict.fromkeys(self.ops, self.n / len(self.ops))
+        return by_name(self.ops, [self.n / len(self.ops)] * len(self.ops))
 
     def with_ops(self, ops: tuple[str, ...]) -> Self:
         """Return the policy with other ops; see :meth:`Policy.with_ops`."""

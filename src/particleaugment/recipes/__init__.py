@@ -44,7 +44,7 @@ def get_recipe(name: str) -> Recipe:
 
 
 def recipe(name: str, **settings: Any) -> Config:
-    """Return the configuration of a recipe with some settings changed, to be given to :func:`particleaugment.train`.
+    """Return the configuration of a recipe, with some settings changed, for :func:`particleaugment.train`.
 
     Args:
         name: Name of the recipe; ``particleaugment list`` shows them.

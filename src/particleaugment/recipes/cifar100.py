@@ -15,7 +15,7 @@ _CIFAR100 = DataSettings(name="cifar100")
 def cifar100_wrn28_2() -> Recipe:
     """WRN-28-2, 250 epochs.
 
-    Costs about five minutes on one H200, eight with ``--set filter=paper``. The paper reports 78.8 %.
+    Takes about five minutes on one H200, eight with ``--set filter=paper``. The paper reports 78.8 %.
     """
     return Recipe(
         Config(recipe="cifar100-wrn28-2", data=_CIFAR100, model="wrn-28-2"),
@@ -26,8 +26,8 @@ def cifar100_wrn28_2() -> Recipe:
 def cifar100_wrn28_10() -> Recipe:
     """WRN-28-10, 250 epochs; in the paper's filter probabilities start at 1 and drift up by 0.001 per step.
 
-    Costs about twenty minutes on one H200, half an hour with ``--set filter=paper``. The paper reports 83.3 % (82.7 %
-    at best without the velocity).
+    Takes about twenty minutes on one H200, half an hour with ``--set filter=paper``. The paper reports 83.3 % (at best
+    82.7 % without the velocity).
     """
     return Recipe(
         Config(recipe="cifar100-wrn28-10", data=_CIFAR100, model="wrn-28-10"),

@@ -15,9 +15,9 @@ _MEAN_COLOUR = (124, 116, 104)
 def imagenet_resnet50() -> Recipe:
     """ResNet-50 at 224 pixels, 210 epochs, batch 256 (the paper's 64 on each of four GPUs).
 
-    Costs days on one H200, most of it decoding JPEGs: worker processes cut random resized crops from the files, and the
-    GPU does the rest, colour jitter included. The paper reports 77.5 % (76.9 % after 120 epochs). Set ``data_dir`` to
-    the folder with ``train`` and ``val``.
+    Takes days on one H200, most of it for decoding JPEGs: worker processes make random resized crops from the files,
+    and the GPU does the rest, including colour jitter. The paper reports 77.5 % (76.9 % after 120 epochs). Set
+    ``data_dir`` to the folder with ``train`` and ``val``.
     """
     return Recipe(
         Config(
@@ -34,13 +34,12 @@ def imagenet_resnet50() -> Recipe:
 def folder() -> Recipe:
     """ResNet-18 on a folder of your own images, one sub-folder per class, at 64 pixels.
 
-    Costs one pass over about 60,000 images: the number of epochs depends on the number of images, from 20 to 200. With
-    1,000 training and 3,925 test images of Imagenette that is eight minutes on two CPU cores, half of them for
-    evaluation, and one seed has reached 62.6 % (``benchmarks/folder_time.py``). The run prints the remaining time.
-    Set ``data_dir`` and, if you like, ``image_size`` and ``epochs``:
-    ``particleaugment train folder --set data_dir=PATH``. Images that do not fit in memory are decoded during training,
-    to the same pixels. For photos with objects of any size anywhere, use ``crop=0`` with ``crop_scale=0.25`` (or
-    ImageNet's 0.08) to train on random resized crops.
+    Trains on about 60,000 images in total: the number of epochs, from 20 to 200, depends on the number of images. With
+    1,000 training and 3,925 test images of Imagenette that takes five to eight minutes on two CPU cores, half of it for
+    evaluation, and one seed reached 62.1 % (``benchmarks/folder_time.py``). The run prints the remaining time. Set
+    ``data_dir`` and, if you like, ``image_size`` and ``epochs``: ``particleaugment train folder --set data_dir=PATH``.
+    Images that do not fit in memory are decoded during training, to the same pixels. For photos whose objects vary in
+    size and position, use ``crop=0`` with ``crop_scale=0.25`` (or ImageNet's 0.08) to train on random resized crops.
     """
     return Recipe(
         Config(

@@ -21,7 +21,6 @@ __all__ = [
     "folded",
     "heading",
     "paragraph",
-    "picture",
     "self_contained",
     "settings_table",
     "strips",
@@ -80,11 +79,6 @@ def paragraph(text: str, *, faint: bool = False, code: str = "") -> Markup:
 def figure(svg: str, caption: str) -> Markup | None:
     """Return a drawing, as ``inline_svg`` makes it, with its caption, or None where there is no drawing."""
     return _part("figure", svg, caption) if svg else None
-
-
-def picture(png: bytes, description: str, caption: str) -> Markup:
-    """Return a picture, inlined, with its caption."""
-    return _part("picture", base64.b64encode(png).decode(), description, caption)
 
 
 def strips(rows: Sequence[tuple[str, bytes]], description: str, caption: str) -> Markup:

@@ -61,7 +61,7 @@ class SearchLogger:
         Args:
             search: The search, after the step.
             record: What its ``step`` returned; None logs the policy alone.
-            step: The number to log under: the epoch or, where other things are logged by it, the training step.
+            step: The step to log under: the epoch, or the training step if your other metrics use that.
         """
         values: dict[str, Any] = dict(search_metrics(search, record))
         if self.every and search.steps_taken % self.every == 0:
@@ -118,7 +118,7 @@ def heat_map(policy: Policy, epochs: int) -> Any:
     of_epoch = [policy.at(epoch) for epoch in range(1, epochs + 1)]
     inclusion = np.array([list(one.inclusion.values()) for one in of_epoch])
     height = 0.8 + 0.22 * len(policy.ops)
-    return picture(9, height, lambda figure, axes: draw_inclusion(figure, axes, inclusion, policy.ops))
+    return picture(9, height, lambda figure, axes: draw_inclusion(figure, axes, inclusion, policy.ops, epochs))
 
 
 def log_values(target: Any, values: Mapping[str, Any], step: int) -> None:

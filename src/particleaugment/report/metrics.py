@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from particleaugment.policies import Policy
 from particleaugment.policies.mixture import Mixture
 from particleaugment.report.summary import phase_seconds
+from particleaugment.search.paper import PaperFilter
 from particleaugment.training.config import Config
 
 __all__ = ["RunHistory", "alarms", "history"]
@@ -30,8 +31,8 @@ class RunHistory:
         steps: Filter records of ``metrics.jsonl``.
         policy: The run's policy: a schedule if it searched.
         ops: Op names of ``inclusion``.
-        inclusion: Probability with which each op is applied in each epoch, weighted by particle weight,
-            ``[epochs, n]``; empty for a policy without particles.
+        inclusion: Probability with which each op is applied in each epoch that has a record, weighted by particle
+            weight, ``[epochs, n]``; empty for a policy without particles.
         seconds: Time per phase over the run.
     """
 
@@ -49,12 +50,16 @@ class RunHistory:
         return bool(self.steps)
 
     @property
-    def mixtures(self) -> dict[int, Mixture]:
-        """The mixtures by epoch, whether evaluated or not, of long runs some hundreds; empty for other policies."""
+    def policies(self) -> dict[int, Policy]:
+        """The policies by epoch, whether evaluated or not, of long runs some hundreds; empty unless learned."""
         last = self.epochs[-1]["epoch"] if self.policy.learned else 0
         epochs = sorted({*range(1, last + 1, 1 + last // 500), last} - {0})
-        found = {epoch: self.policy.at(epoch) for epoch in epochs}
-        return {epoch: policy for epoch, policy in found.items() if isinstance(policy, Mixture)}
+        return {epoch: self.policy.at(epoch) for epoch in epochs}
+
+    @property
+    def mixtures(self) -> dict[int, Mixture]:
+        """Those of :attr:`policies` that are mixtures."""
+        return {epoch: policy for epoch, policy in self.policies.items() if isinstance(policy, Mixture)}
 
     @property
     def ops_per_image(self) -> Floats:
@@ -101,14 +106,14 @@ def alarms(run: RunHistory) -> list[str]:
 
 
 def _strength_alarms(run: RunHistory, often: str) -> list[str]:
-    found = [f"{often}: no loss was measured, and strength stayed as it was."] if often else []
+    found = [f"{often}: no loss was measured, and strength did not change."] if often else []
     steered = [step["strength"] for step in run.steps if step.get("difficulty") is not None]
     highest = getattr(run.config.filter, "strongest", math.inf)
     at_top = sum(strength >= highest for strength in steered)
     if 2 * at_top > len(steered):
         found.append(
-            f"Strength was at its highest, {highest:g} ops per image, after {at_top} of {len(steered)} steps, and "
-            "training was still easier than wanted. More slots allow more ops per image."
+            f"Strength was at its maximum, {highest:g} ops per image, after {at_top} of {len(steered)} steps, and "
+            "training was still easier than wanted. A larger `slots` allows more ops per image."
         )
     return found
 
@@ -117,10 +122,11 @@ def _particle_alarms(run: RunHistory, skipped: Sequence[dict[str, Any]], often: 
     found = []
     if often:
         negative = sum((step.get("d0") or 1.0) <= 0 for step in skipped)
-        found.append(
-            f"{often}; in {negative} of them the clone's loss on plain images rose instead of falling, so the "
-            "measurement had the wrong sign. The particles then move by noise alone."
+        sign = (
+            f"; in {negative} of them the clone's loss on plain images rose instead of falling, so the measurement had "
+            "the wrong sign"
         )
+        found.append(f"{often}{sign if negative else ''}. In skipped steps the particles move by noise alone.")
     last = run.steps[-1]
     if last.get("effective_sample_size", math.inf) < 0.2 * run.num_particles:
         found.append(
@@ -131,9 +137,9 @@ def _particle_alarms(run: RunHistory, skipped: Sequence[dict[str, Any]], often: 
     if distinct is not None and distinct <= max(2, run.num_particles // 10):
         found.append(f"The particles have collapsed to {distinct} distinct policies.")
     start, end = float(run.ops_per_image[0]), float(run.ops_per_image[-1])
-    if end > max(2.0 * start, start + 1.0):
+    if isinstance(run.config.filter, PaperFilter) and end > max(2.0 * start, start + 1.0):
         found.append(
             f"The policy grew dense: {start:.2f} ops per image at the start, {end:.2f} at the end. The paper's noise, "
-            "clipped at 0, pushes every probability up; selection did not hold it back."
+            "clipped at 0, pushes every probability up, and selection did not prevent it."
         )
     return found

@@ -47,7 +47,7 @@ def write_report(run: RunFolder) -> Path:
         raise RunError(f"{run.path} has no policy.json yet; it is written when the run stops or ends")
     path, policy = run.path / "report.html", load(run.policy)
     if not policy.learned and any(record["kind"] == "filter" for record in records):
-        raise RunError(f"{run.policy} is not the schedule of the filter steps in {run.metrics}; restore the file")
+        raise RunError(f"{run.policy} does not match the filter steps in {run.metrics}; restore the file")
     write_atomically(path, render(history(run.config, records, policy)))
     return path
 
@@ -128,23 +128,23 @@ def _data(run: RunHistory, found: FolderListing | None) -> Markup | None:
 def _policy_story(run: RunHistory) -> list[Markup | None]:
     leading = ", ".join(f"{name} ({100 * share:.0f} %)" for name, share in leading_ops(run.policy))
     return [
-        heading("The policy's story"),
+        heading("The policy"),
         paragraph(
             f"At the end the policy applies most often: {leading}."
             if leading
             else "At the end the policy applies no op to more than 0.5 % of the images."
         ),
-        figure(plots.heat_map(run), "Probability with which each op is applied to an image, by epoch."),
-        figure(plots.ops_per_image(run), "Ops applied to an image on average."),
+        figure(plots.heat_map(run), "Probability that each op is applied to an image, by epoch."),
+        figure(plots.ops_per_image(run), "Mean number of ops per image."),
     ]
 
 
 def _filter_story(run: RunHistory) -> list[Markup | None]:
     return [
-        heading("The filter's health"),
+        heading("The filter"),
         figure(
             plots.effective_sample_size(run),
-            "How many particles effectively share the weight. A cross marks a step whose measurement was not usable: "
+            "How many particles effectively share the weight. A cross marks a step whose measurement was unusable: "
             "it left the weights unchanged.",
         ),
         figure(
@@ -157,7 +157,7 @@ def _filter_story(run: RunHistory) -> list[Markup | None]:
             "Severity: by how much each op alone raises the network's loss on held-out images. Lines are standard "
             "errors; a particle's severity is the sum over its ops, weighted by their probabilities.",
         ),
-        figure(plots.severity(run), "Severity of the whole policy: what the filter steered to, and what it reached."),
+        figure(plots.severity(run), "Severity of the whole policy: the filter's target, and what it reached."),
         _skips(run),
     ]
 
@@ -167,7 +167,7 @@ def _skips(run: RunHistory) -> Markup | None:
     if not skipped:
         return None
     rows = [(str(step["epoch"]), step["skip_reason"]) for step in skipped]
-    return folded(f"{len(skipped)} skipped updates and why", table((), rows))
+    return folded(f"{len(skipped)} skipped updates, with reasons", table((), rows))
 
 
 def _times(run: RunHistory) -> list[Markup | None]:

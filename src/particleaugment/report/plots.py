@@ -49,16 +49,17 @@ def heat_map(run: RunHistory) -> str:
     """Each op's inclusion probability by epoch, weighted by particle weight."""
 
     def draw_heat_map(figure: Any, axes: Any) -> None:
-        draw_inclusion(figure, axes, run.inclusion, run.ops)
+        inclusion = np.array([list(policy.inclusion.values()) for policy in run.policies.values()])
+        draw_inclusion(figure, axes, inclusion, run.ops, run.epochs[-1]["epoch"])
 
     return inline_svg(9, 0.8 + 0.22 * len(run.ops), draw_heat_map)
 
 
-def draw_inclusion(figure: Any, axes: Any, inclusion: Floats, ops: Sequence[str]) -> None:
-    """Draw inclusion probabilities ``[epochs, n]`` as a heat map."""
+def draw_inclusion(figure: Any, axes: Any, inclusion: Floats, ops: Sequence[str], last: int) -> None:
+    """Draw inclusion probabilities ``[epochs, n]`` as a heat map, from the first epoch to the last."""
     image = axes.imshow(
         inclusion.T, aspect="auto", cmap="viridis", vmin=0, interpolation="nearest",
-        extent=(0.5, len(inclusion) + 0.5, len(ops) - 0.5, -0.5),
+        extent=(0.5, last + 0.5, len(ops) - 0.5, -0.5),
     )  # fmt: skip
     axes.set_yticks(range(len(ops)), ops)
     axes.set(xlabel="epoch")

@@ -45,10 +45,10 @@ def what_the_network_saw(run: RunHistory, found: FolderListing | None) -> list[M
     shown = [("plain", images[chosen]), *((title, augmented[chosen]) for title, augmented in rows)]
     count = int((torch.stack([augmented for _, augmented in rows]) != images).flatten(2).any(2).any(0).sum())
     caption = (
-        f"{len(chosen)} of {len(images)} training images, the ones that the policy changes most often; crop, flip and "
-        "erasing are left out."
+        f"{len(chosen)} of {len(images)} training images, the ones that the policy changes most often. Crop, flip and "
+        "erasing are not shown."
         if count
-        else "Training images; the policy leaves them as they are. Crop, flip and erasing are left out."
+        else "Training images; the policy does not change them. Crop, flip and erasing are not shown."
     )
     drawn = [(title, _png(row, scale)) for title, row in (shown if count else shown[:1])]
     return [heading("What the network saw"), strips(drawn, "Training images under the policy", caption)]

@@ -41,7 +41,7 @@ def strength_story(run: RunHistory) -> list[Markup | None]:
         else None,
         figure(
             steered,
-            "Difficulty after each epoch (thin), averaged as the filter does (thick), and the wanted value (dotted). "
+            "Difficulty after each filter step (thin), its running average (thick), and the wanted value (dotted). "
             "In the grey part, strength is fixed and the network also trains on the held-out images.",
         ),
         heading("How strong augmentation was"),
@@ -52,7 +52,7 @@ def strength_story(run: RunHistory) -> list[Markup | None]:
 
 
 def reached(run: RunHistory) -> tuple[str, str] | None:
-    """Return the difficulty where steering ended, with its label; None where none was measured."""
+    """Return the difficulty where steering ended, with its label; None if none was measured."""
     found = averaged_difficulty(run.steps)
     if not found:
         return None

@@ -56,7 +56,7 @@ def _policy_rows(steps: list[dict[str, Any]], policy: Policy) -> list[tuple[str,
     if "strength" in steps[-1]:
         first = [sum(policy.at(1).slots)] if isinstance(policy, MixtureSchedule) else []
         most = max([step["strength"] for step in steps] + first)
-        rows = [("strength, in ops per image", f"{steps[-1]['strength']:.2f} at the end, {most:.2f} at most")]
+        rows = [("strength, in ops per image", f"{steps[-1]['strength']:.2f} at the end, at most {most:.2f}")]
         for last, difficulty in averaged_difficulty(steps)[-1:]:
             wanted = f", wanted {last['wanted']:.2f}" if last.get("wanted") is not None else ""
             rows.append(("difficulty, averaged", f"{difficulty:.2f} in epoch {last['epoch']}{wanted}"))
@@ -64,13 +64,13 @@ def _policy_rows(steps: list[dict[str, Any]], policy: Policy) -> list[tuple[str,
     ops = ", ".join(f"{name} {100 * share:.0f} %" for name, share in leading_ops(policy))
     most = max(step["ops_per_image"] for step in steps)
     return [
-        ("leading ops, at the end", ops or "none: every op is applied to under 0.5 % of the images"),
-        ("ops per image", f"{steps[-1]['ops_per_image']:.2f} at the end, {most:.2f} at most"),
+        ("leading ops at the end", ops or "none: each op is applied to less than 0.5 % of the images"),
+        ("ops per image", f"{steps[-1]['ops_per_image']:.2f} at the end, at most {most:.2f}"),
     ]
 
 
 def averaged_difficulty(steps: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], float]]:
-    """Return the steps that measured a difficulty, each with it as the filter averages it: by its logarithm.
+    """Return the steps that measured a difficulty, each with its running average, taken over its logarithm.
 
     >>> steps = [{"difficulty": 2.0}, {"difficulty": 0.5}, *[{"difficulty": None}] * 37]
     >>> [value for _, value in averaged_difficulty(steps)]

@@ -29,11 +29,11 @@ __all__ = ["Interrupted", "RunFailed", "resume", "train"]
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run was asked to stop by a signal, or since nobody reads its output; what there was to save is saved.
+    """A run was stopped by a signal, or because its output was closed; its state is saved.
 
     Attributes:
         exit_code: The conventional exit code: 130 after Ctrl-C, 143 after SIGTERM, 141 after the output was closed.
-        output_closed: Whether nobody reads the output any more.
+        output_closed: Whether the output was closed.
     """
 
     def __init__(self, message: str, exit_code: int, output_closed: bool):
@@ -42,7 +42,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class RunFailed(RunError):
-    """A run that had started came to an end that nobody asked for."""
+    """A run failed after it had started."""
 
 
 def train(
@@ -55,12 +55,12 @@ def train(
     """Train a network by a configuration and return the finished run's folder.
 
     Ctrl-C saves and raises :class:`Interrupted`; :func:`resume` continues to the identical result. Under torchrun
-    several processes share the work, and a run that is there already is continued.
+    several processes share the work, and an existing run is resumed.
 
     Args:
-        config: The configuration, such as :func:`particleaugment.recipe` makes it, or a function that returns it, which
-            only the first of several processes calls.
-        out: The run's folder, which must not exist yet; ``runs/RECIPE-SEED`` if not given.
+        config: The configuration, for example from :func:`particleaugment.recipe`, or a function that returns it and
+            is called by the first process only.
+        out: The run folder, which must not exist yet; by default ``runs/RECIPE-SEED``.
         checkpoint_seconds: Minimum seconds between checkpoints.
         quiet: Print nothing.
 
@@ -89,11 +89,11 @@ def resume(
     checkpoint_seconds: float = 5.0,
     quiet: bool = False,
 ) -> RunFolder:
-    """Continue a stopped or killed run exactly where it was and return its folder; a finished run is left as it is.
+    """Resume a stopped or killed run exactly where it was and return its folder; a finished run is left unchanged.
 
     Args:
-        run: The run's folder.
-        data_dir: Where the data are now, if they have been moved.
+        run: The run folder.
+        data_dir: New directory of the data, if they have moved.
         checkpoint_seconds: Minimum seconds between checkpoints.
         quiet: Print nothing.
 
@@ -115,7 +115,7 @@ def _carry_out(request: Callable[[], tuple[RunFolder, bool]], checkpoint_seconds
     def opened() -> tuple[Path, bool, str, bool]:
         run, fresh = request()
         if irregular := run.irregular():
-            raise RunError(f"{irregular}; remove it, or replace it by a copy of its target")
+            raise RunError(f"{irregular}; remove it, or replace it with a copy of its target")
         return run.path, fresh, run.config.to_json(), run.finished
 
     with joined() as all_ranks, ExitStack() as held:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import textwrap
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +90,6 @@ class _Known:
     """What the parts checked so far have told."""
 
     run: RunFolder
-    records: list[dict[str, Any]] = field(default_factory=list)
-    policy: Policy | None = None
     newest: dict[str, Any] | None = None
 
     @property
@@ -105,7 +103,7 @@ def verify(path: Path) -> Verdict:
     try:
         known = _Known(RunFolder.open(path))
     except RunError as error:
-        return Verdict((Finding("config", False, str(error)),), "broken", "without its configuration there is no run")
+        return Verdict((Finding("config", False, str(error)),), "broken", "without config.json nothing can be resumed")
     config = known.run.config
     described = (
         f"{config.recipe}: {config.model} on {config.data.name}, {config.training.epochs} epochs, seed {config.seed}"
@@ -135,16 +133,16 @@ def _state(known: _Known, findings: list[Finding]) -> tuple[str, str]:
     path = known.run.path
     if known.run.finished:
         if not wrong:
-            return "finished", "every part is sound"
+            return "finished", "every file is valid"
         if known.ended and not wrong & {"metrics"}:
-            return "broken", f"remove {known.run.model} and {shown_command('resume', path)} rewrites the results"
-        return "broken", f"do not trust the parts named above; the others are sound ({path})"
+            return "broken", f"remove {known.run.model}, then {shown_command('resume', path)} rewrites the results"
+        return "broken", f"do not trust the files named above; the others are valid ({path})"
     if known.newest is None and find_checkpoints(path):
-        return "broken", "no checkpoint can be used; remove them, and resume starts from the first epoch"
+        return "broken", "no checkpoint can be used; remove them to restart from the first epoch"
     if "files" in wrong:
-        return "broken", "resume writes regular files only; replace the links by copies of their targets"
+        return "broken", "resume writes only to regular files; replace the links with copies of their targets"
     if "given" in wrong:
-        return "broken", f"restore {known.run.given_policy}, the policy file that the run was given"
+        return "broken", f"restore {known.run.given_policy}, the policy file that the run was started with"
     if "metrics" in wrong:
         return "broken", "restore metrics.jsonl, or remove the checkpoints to start from the first epoch"
     start = "in epoch {epoch}".format(**known.newest["position"]) if known.newest is not None else "from the start"
@@ -159,13 +157,13 @@ def _checkpoints(known: _Known) -> str:
             state = load_checkpoint(path, known.run.config)
             known.newest = known.newest or state
             if data_named(state) != data_named(known.newest):
-                problems.append(f"{path} names other data than a newer checkpoint")
+                problems.append(f"{path} names different data than a newer checkpoint")
         except CheckpointError as error:
             problems.append(str(error))
     if problems:
         raise _Problem("; ".join(problems))
     if not paths:
-        return "none, and none is needed" if known.run.finished else "none yet"
+        return "none, and none needed" if known.run.finished else "none yet"
     assert known.newest is not None
     where = "after the last epoch" if known.ended else f"in epoch {known.newest['position']['epoch']}"
     return f"{', '.join(path.name for path in paths)}; checksums match, the newest is {where}"
@@ -174,7 +172,7 @@ def _checkpoints(known: _Known) -> str:
 def _given(known: _Known) -> str:
     path = known.run.given_policy
     if known.run.finished and not os.path.lexists(path):
-        return "not there, and not needed any more"
+        return "missing, but no longer needed"
     try:
         identity = known.run.policy_identity()
     except ValueError as error:
@@ -205,11 +203,11 @@ def _metrics(known: _Known) -> str:
         extra = f"; {lines} lines newer than the checkpoint, which resume rewrites" if newer else ""
         content = content[:known_bytes]
     try:
-        known.records = parse_records(content, known.run.config.training.evaluate_every)
+        records = parse_records(content, known.run.config.training.evaluate_every)
     except RecordError as error:
         raise _Problem(f"{known.run.metrics}: {error}") from None
-    epochs = [record for record in known.records if record["kind"] == "epoch"]
-    steps = [record for record in known.records if record["kind"] == "filter"]
+    epochs = [record for record in records if record["kind"] == "epoch"]
+    steps = [record for record in records if record["kind"] == "filter"]
     last = epochs[-1]["epoch"] if epochs else 0
     if known.run.finished and last != known.run.config.training.epochs:
         raise _Problem(f"{known.run.metrics} ends with epoch {last} of {known.run.config.training.epochs}")
@@ -227,7 +225,7 @@ def _policy(known: _Known) -> str:
     if not known.run.policy.exists():
         if known.run.finished:
             raise _Problem(f"{known.run.policy} is missing")
-        return "not written yet: that happens when the run stops or ends"
+        return "not written yet: written when the run stops or ends"
     config, path = known.run.config, known.run.policy
     try:
         schedule = Schedule.load(path) if config.searches else None
@@ -236,12 +234,11 @@ def _policy(known: _Known) -> str:
         raise _Problem(str(error)) from None
     if schedule is not None:
         if schedule.ops not in _possible_ops(config) or schedule.epochs != config.training.epochs:
-            raise _Problem(f"{path} has other ops or another number of epochs than config.json")
+            raise _Problem(f"{path} has different ops or a different number of epochs than config.json")
         if known.ended and schedule != _learned(config, known.newest["search"]):  # type: ignore[index]
-            raise _Problem(f"{path} differs from what the checkpoint has learned")
+            raise _Problem(f"{path} differs from the policy in the checkpoint")
     elif known.run.finished and document(policy) != _fixed(known):
-        raise _Problem(f"{path} differs from the policy that the run was given")
-    known.policy = policy
+        raise _Problem(f"{path} differs from the policy that the run was started with")
     return f"{policy!r}{', as in the checkpoint' if known.ended and config.searches else ''}"
 
 
@@ -255,22 +252,23 @@ def _fixed(known: _Known) -> str | None:
 
 def _possible_ops(config: Config) -> list[tuple[str, ...]]:
     """Return the ops that a learned policy may have: those of the filter, all of them or as grey images leave them."""
-    filter, ops = config.filter, config.ops
-    return [filter.init(config.seed, given).ops for given in (ops, without_colour(filter, ops))]
+    filter, ops, epochs = config.filter, config.ops, config.training.epochs
+    return [filter.init(config.seed, given, epochs).ops for given in (ops, without_colour(filter, ops, epochs))]
 
 
 def _learned(config: Config, search: Any) -> Policy | None:
     """Return what a checkpoint's search has learned, or None where it cannot be read."""
     try:
-        history = unpacked(search["history"], config.filter.init(config.seed, tuple(search["ops"])))
-        return config.filter.schedule(history, config.training.epochs)
+        epochs = config.training.epochs
+        history = unpacked(search["history"], config.filter.init(config.seed, tuple(search["ops"]), epochs))
+        return config.filter.schedule(history, epochs)
     except (AttributeError, LookupError, TypeError, ValueError):
         return None
 
 
 def _model(known: _Known) -> str:
     if not os.path.lexists(known.run.model):
-        return "not written yet: that happens when the run ends"
+        return "not written yet: written when the run ends"
     try:
         content = open_weights(known.run.model)
         weights = content.read(network_of(known.run.config, content.tensors).state_dict())
@@ -293,11 +291,11 @@ def _report(known: _Known) -> str:
     if not path.exists():
         if known.run.finished:
             raise _Problem(f"{path} is missing; {shown_command('report', known.run.path)} writes it")
-        return "not written yet: that happens when the run ends"
+        return "not written yet: written when the run ends"
     try:
         content = read_file(path)
     except OSError as error:
         raise _Problem(f"{path} cannot be read: {error.strerror}") from None
     if not content.startswith(b"<!doctype html>") or not content.endswith(b"</body></html>\n"):
-        raise _Problem(f"{path} is cut short; {shown_command('report', known.run.path)} rewrites it")
+        raise _Problem(f"{path} is truncated; {shown_command('report', known.run.path)} rewrites it")
     return f"{len(content):,} bytes, whole"

@@ -282,8 +282,9 @@ class LoopTrainee(ABC, Generic[B]):
         batch = self._large_batch(plain.images.shape[1:].numel())
         largest, device = times * self.ranks.largest_share(of_all), plain.ids.device
         turns, losses = _turns(times * count, largest, batch, device), []
-        if even:
-            turns = list(torch.arange(count, device=device).tensor_split(-(-count // batch)))
+        if even:  # none of a single image, which batch norm may refuse
+            pieces = max(1, min(-(-count // batch), count // 2))
+            turns = list(torch.arange(count, device=device).tensor_split(pieces))
         pipeline = self.pipelines.measuring if particles else self.pipelines.plain
         for turn, chunk in enumerate(turns):
             inputs, targets = _inputs(pipeline, plain, chunk % count, chunk // count if particles else None)

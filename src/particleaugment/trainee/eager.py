@@ -70,5 +70,5 @@ class EagerTrainee(LoopTrainee[Batch]):
     @property
     def _test_set(self) -> tuple[Tensor, Tensor]:
         if self.test is None:
-            raise ValueError("this trainee was given no test images to evaluate the network on")
+            raise ValueError("this trainee has no test images to evaluate the network on")
         return self.test

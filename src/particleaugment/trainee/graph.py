@@ -206,7 +206,7 @@ class GraphTrainee(LoopTrainee[int]):
         if self._parallel is not None:
             self._parallel.renew()
             self._repeat(size, 2)
-        self.say(f"training step by step: this model cannot be captured in a CUDA graph ({failure})")
+        self.say(f"training with eager steps: this model cannot be captured in a CUDA graph ({failure})")
 
     def _rehearse(self, size: int) -> None:
         """Take steps on this rank alone, compiling on the way; the last must not wait for the device."""

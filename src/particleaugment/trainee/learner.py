@@ -60,8 +60,8 @@ class Learner:
         closure = inspect.signature(self.optimizer.step).parameters.get("closure")
         if closure is not None and closure.default is inspect.Parameter.empty:
             raise TypeError(
-                f"{type(self.optimizer).__name__} takes steps by calling a closure, which the clone's training cannot "
-                "give it; use an optimizer whose step() needs no closure, such as SGD or AdamW"
+                f"{type(self.optimizer).__name__} needs a closure to take steps, which the clone's training cannot "
+                "provide; use an optimizer whose step() needs no closure, such as SGD or AdamW"
             )
 
     def train_batch(self, images: Tensor, targets: Tensor, weight: float = 1.0) -> float:

@@ -160,8 +160,8 @@ def _in_memory(
         )
         trainee = EagerTrainee(learner, samples, augment, config.training.batch_size, test)
         trainee.settle(len(samples))
-        where = ", too little GPU memory to hold the data" if config.training.device == "cuda" and not resident else ""
-        jitter = ", since colour jitter is not part of a whole step" if resident and config.transforms.jitter else ""
+        where = ", too little GPU memory for the data" if config.training.device == "cuda" and not resident else ""
+        jitter = ", because colour jitter cannot be captured" if resident and config.transforms.jitter else ""
         chosen = f"{executor} executor, step by step{where}{jitter}{_together(ranks)}"
     return Parts(data, samples, trainee, chosen + _how_it_counts(config))
 
@@ -193,7 +193,7 @@ def _streamed(
     )
     trainee.settle(count)
     by_whom = f"by {workers} worker{'s' * (workers > 1)}" if workers else "by the training process"
-    chosen = f"files decoded {by_whom} while training ({why}), {executor} executor{_together(ranks)}"
+    chosen = f"files decoded {by_whom} during training ({why}), {executor} executor{_together(ranks)}"
     chosen += f", step by step{', compiled network' if compiled else ''}{_how_it_counts(config)}"
     return Parts(data, data.train.images, trainee, chosen)
 
@@ -201,10 +201,10 @@ def _streamed(
 def _checked_request(config: Config, ranks: Ranks) -> tuple[FolderListing | None, str]:
     """Refuse what cannot be; return what a folder of images holds, where one is named, and a line that says it."""
     if config.training.device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device=cuda was asked for, but torch sees no CUDA device here; set device=cpu")
+        raise ConfigError("device=cuda was requested, but torch sees no CUDA device; set device=cpu")
     if config.training.batch_size < ranks.world:
         raise ConfigError(
-            f"batch_size is the batch of all ranks together: {config.training.batch_size} leaves some of {ranks.world} "
+            f"batch_size is the global batch size: {config.training.batch_size} leaves some of {ranks.world} "
             "ranks without an image; set a larger one or start fewer ranks"
         )
     if not config.data.has_files or not config.data.data_dir:
@@ -264,13 +264,13 @@ def _why_streamed(config: Config, found: FolderListing | None) -> str:
     if not config.data.has_files or config.data.stream == "false":
         return ""
     if config.transforms.crop_scale:
-        return "random resized crops are cut from them"
+        return "random resized crops"
     if config.data.stream == "true":
-        return "stream=true was asked for"
+        return "stream=true"
     if found is None:
         return ""
     needed = decoded_bytes((found.train, found.test), _image_size(config))
-    sizes = f"{needed / 2**30:.1f} GiB decoded are more than the {MEMORY_LIMIT / 2**30:.0f} GiB held in memory"
+    sizes = f"{needed / 2**30:.1f} GiB decoded, more than the limit of {MEMORY_LIMIT / 2**30:.0f} GiB"
     return sizes if needed > MEMORY_LIMIT else ""
 
 

@@ -77,8 +77,8 @@ def save_checkpoint(folder: Path, state: dict[str, Any], useless: Collection[Pat
     payload = buffer.getvalue()
     if len(payload) > SIZE_LIMIT:
         raise SaveError(
-            f"a checkpoint of {folder} would have {len(payload) / 2**30:.1f} GiB, and {SIZE_LIMIT >> 30} GiB are the "
-            "most that is read back; choose a smaller model"
+            f"a checkpoint of {folder} would have {len(payload) / 2**30:.1f} GiB, and {SIZE_LIMIT >> 30} GiB is the "
+            "limit; choose a smaller model"
         )
     path = folder / f"checkpoint-{number:08d}.pt"
     write_atomically(path, _MAGIC + hashlib.sha256(payload).digest() + payload)
@@ -112,8 +112,7 @@ def load_checkpoint(path: Path, config: Config | None = None) -> dict[str, Any]:
         raise CheckpointError(f"{path} does not hold a run's state: {error}") from None
     if config is not None and not config.continues(Config.from_json(state["config"])):
         raise CheckpointError(
-            f"{path} belongs to another configuration than its config.json; restore the config.json that the run was "
-            "started with"
+            f"{path} does not belong to the run's config.json; restore the config.json that the run was started with"
         )
     return state  # type: ignore[no-any-return]
 
@@ -142,7 +141,7 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> N
     before = [_settings(group) for group in optimizer.param_groups]
     optimizer.load_state_dict(state)
     if [_settings(group) for group in optimizer.param_groups] != before:
-        raise ValueError("its optimizer has other settings")
+        raise ValueError("its optimizer has different settings")
     for parameter, kept in optimizer.state.items():
         for name, value in kept.items():
             if isinstance(value, Tensor) and value.shape not in (parameter.shape, torch.Size()):
@@ -181,7 +180,7 @@ def load_latest(
         if data is None or data_named(state) == data:
             return state, problems
         other = other or (state, [*problems])
-        problems.append(f"{path} names other data than the run has")
+        problems.append(f"{path} names different data than the run has")
     if other is None and problems:
         raise CheckpointError("no checkpoint can be used: " + "; ".join(problems))
     return other or (None, [])
@@ -192,12 +191,12 @@ def _checked_payload(path: Path) -> bytes:
     try:
         with open_file(path) as file:
             if os.fstat(file.fileno()).st_size > SIZE_LIMIT:
-                raise CheckpointError(f"{path} is larger than {SIZE_LIMIT >> 30} GiB, the most that a checkpoint has")
+                raise CheckpointError(f"{path} is larger than {SIZE_LIMIT >> 30} GiB, the limit for a checkpoint")
             if file.read(len(_MAGIC)) != _MAGIC:
                 raise CheckpointError(f"{path} is not a checkpoint of this version")
             digest = file.read(_DIGEST)
             if hashlib.file_digest(file, "sha256").digest() != digest:
-                raise CheckpointError(f"{path} is damaged or cut short: its checksum does not match")
+                raise CheckpointError(f"{path} is damaged or truncated: its checksum does not match")
             file.seek(len(_MAGIC) + _DIGEST)
             return file.read()
     except OSError as error:

@@ -77,13 +77,13 @@ def check_content(state: Any, size: int) -> None:
     try:
         config = Config.from_json(state["config"])
     except ConfigError as error:
-        raise ContentError(f"its field config is not sound: {error}") from None
+        raise ContentError(f"its field config is not valid: {error}") from None
     check_data(state["data"])
     check_position(state["position"], state["data"], config)
     if not state["position"]["metrics_bytes"] and state["metrics_sha256"] != _OF_NOTHING:
         raise ContentError("its field metrics_sha256 must be the checksum of nothing, since there are no metrics yet")
     if not (is_hash(state["policy"]) if config.policy_file is not None else state["policy"] == ""):
-        raise ContentError("its field policy must be a hash of the policy that the run was given in a file, if it was")
+        raise ContentError("its field policy must be a hash of the run's policy file, if it has one")
     network = network_of(config, state["model"])
     if problem := mismatch(state["model"], network.state_dict()):
         raise ContentError(f"model: {problem}")
@@ -105,24 +105,24 @@ def _check_plain(state: Any, size: int) -> None:
         value, place = waiting.pop()
         values += 1
         if values > size or len(place) > _DEPTH:
-            raise ContentError("it is nested too deeply, or names the same values too often")
+            raise ContentError("it is nested too deeply, or repeats the same values too often")
         if isinstance(value, (dict, list, tuple)):
             parts = value.items() if isinstance(value, dict) else enumerate(value)
             values += len(value)
             if values > size:
-                raise ContentError("it is nested too deeply, or names the same values too often")
+                raise ContentError("it is nested too deeply, or repeats the same values too often")
             for key, part in parts:
                 if not isinstance(key, (str, int)):
-                    raise ContentError(f"{_named(place)} has a field that is not named by a text")
+                    raise ContentError(f"{_named(place)} has a field whose name is not a string")
                 waiting.append((part, (*place, str(key))))
         elif isinstance(value, Tensor):
             if problem := tensor_problem(value):
                 raise ContentError(clipped(f"{_named(place)} {problem}"))
             numbers += value.numel() * value.element_size()
             if numbers > size:
-                raise ContentError("it names the same numbers too often")
+                raise ContentError("it repeats the same numbers too often")
             if not bool((value.isfinite() | value.isneginf()).all()):
-                raise ContentError(clipped(f"{_named(place)} holds numbers that are not finite"))
+                raise ContentError(clipped(f"{_named(place)} contains non-finite numbers"))
         elif isinstance(value, float):
             if not math.isfinite(value):
                 raise ContentError(clipped(f"{_named(place)} must be a finite number, got {value}"))
@@ -174,14 +174,14 @@ def _check_optimizer(
         if not sound or not 0 <= float(rate) <= LARGEST_NUMBER:  # type: ignore[arg-type]
             raise ContentError("optimizer.param_groups must have a learning rate, lr")
         if fused is not (True if training.device == "cuda" else None):
-            raise ContentError(f"optimizer.param_groups must be as they are on the device {training.device}")
+            raise ContentError(f"optimizer.param_groups must match the device {training.device}")
         if not _is(_settings(group), _settings(expected)):
-            raise ContentError("its optimizer has other settings")
+            raise ContentError("its optimizer has different settings")
     begun = position["epoch"] > 1 or position["batch"] > 0
     if training.momentum and (state or begun) and state.keys() != set(range(len(parameters))):
         raise ContentError("optimizer.state must have an entry for each of the network's parameters")
     if not training.momentum and state:
-        raise ContentError("optimizer.state must be empty where there is no momentum")
+        raise ContentError("optimizer.state must be empty without momentum")
     for number, parameter in enumerate(parameters if state else ()):
         kept = state[number]
         if not isinstance(kept, dict):
@@ -241,12 +241,12 @@ def _check_search(saved: Any, config: Config, data: Mapping[str, Any], epoch: in
 
 def _ops(saved: Mapping[str, Any], filter: Filter[Any], config: Config) -> tuple[str, ...]:
     """Return a run's ops; those that change nothing on grey images may have been left out."""
-    fewer = without_colour(filter, config.ops)
+    fewer = without_colour(filter, config.ops, config.training.epochs)
     return fewer if _is(saved.get("ops"), list(fewer)) else config.ops
 
 
 def _check_history(history: Any, filter: Filter[Any], ops: tuple[str, ...], config: Config, epoch: int) -> None:
-    first = filter.init(config.seed, ops)
+    first = filter.init(config.seed, ops, config.training.epochs)
     columns = first.to_dict()
     if not isinstance(history, dict) or history.keys() != {"starts", *columns}:
         raise ContentError(f"search.history must have the fields starts, {', '.join(columns)}")
@@ -266,17 +266,17 @@ def _check_history(history: Any, filter: Filter[Any], ops: tuple[str, ...], conf
     if not all(type(count) is int for column in counts for count in column):
         raise ContentError("search.history.steps and skipped must be whole numbers")
     if history["steps"] != list(range(len(starts))):
-        raise ContentError("search.history is not sound: steps must count from 0")
+        raise ContentError("search.history is not valid: steps must count from 0")
     if history["skipped"][0] or any(later - count not in (0, 1) for count, later in pairwise(history["skipped"])):
-        raise ContentError("search.history is not sound: each step is skipped once or not at all")
+        raise ContentError("search.history is not valid: each step is skipped once or not at all")
     for name, value in columns.items():
         if not (torch.allclose(history[name][0], value) if isinstance(value, Tensor) else history[name][0] == value):
-            raise ContentError(f"search.history.{name} does not begin as the search does")
+            raise ContentError(f"search.history.{name} does not match the search's initial state")
     try:
         states = [state for _, state in unpacked(history, first)]
         filter.schedule(list(zip(starts, states)), config.training.epochs)
     except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError) as error:
-        raise ContentError(clipped(f"search.history is not sound: {error}")) from None
+        raise ContentError(clipped(f"search.history is not valid: {error}")) from None
 
 
 def _is_number(value: Any) -> bool:

@@ -79,14 +79,14 @@ class Config:
             if not self.data.has_files:
                 raise ConfigError(f"crop_scale is for image files, and {self.data.name!r} has none; set crop_scale=0")
             if self.data.stream == "false":
-                raise ConfigError("crop_scale cuts its parts from the files; leave stream=auto, or set crop_scale=0")
+                raise ConfigError("crop_scale crops during decoding; use stream=auto, or set crop_scale=0")
         try:
             if self.searches:
                 self.filter.check(self.ops, self.training.epochs)
             elif self.policy_file is None:
                 self.fixed_policy()
             elif self.ops != OPS:
-                raise ValueError(f"ops cannot be changed for policy={self.policy}: its file names them; leave ops out")
+                raise ValueError(f"ops cannot be changed for policy={self.policy}: its file names them; omit ops")
         except (TypeError, ValueError) as error:
             raise ConfigError(str(error)) from None
 
@@ -205,7 +205,7 @@ def settings_of(config: Config) -> dict[str, Any]:
 
     >>> settings = settings_of(Config(recipe="mine"))
     >>> settings["data"], settings["epochs"], settings["filter"], settings["start"]
-    ('digits', 250, 'difficulty', 2.0)
+    ('digits', 250, 'difficulty', 'auto')
     """
     found: dict[str, Any] = {}
     for field in fields(config):

@@ -42,7 +42,7 @@ def check_search(
     try:
         split = Division(filter, labels, epochs=epochs, seed=seed, groups=groups).split
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"the search does not suit the data: {error}; or set policy=trivial") from None
+        raise ConfigError(f"the search does not fit the data: {error}; or set policy=trivial") from None
     if split is None:
         return
     held_out = len(split[1])
@@ -60,8 +60,8 @@ def require_same_data(ranks: Ranks, identity: str) -> None:
     others = ranks.differing([torch.tensor(list(bytes.fromhex(identity)), dtype=torch.uint8)])
     if others:
         error = ConfigError(
-            f"the data of rank {', '.join(map(str, others))} are not those of rank 0: classes, labels, files or "
-            "images differ; give every rank the same data"
+            f"the data of rank {', '.join(map(str, others))} differ from rank 0's in classes, labels, files "
+            "or images; give every rank the same data"
         )
         raise ranks.common(error)
 
@@ -76,7 +76,7 @@ def require_same_inputs(run: RunFolder, state: Mapping[str, Any], data: Mapping[
     """
     if data_named(state) != data:
         raise RunError(
-            f"the data are not those that the run in {run.path} was started with: classes, labels or images differ; "
+            f"the data differ from those that the run in {run.path} was started with, in classes, labels or images; "
             "restore them, or start a new run"
         )
     if state["policy"] != run.policy_identity():

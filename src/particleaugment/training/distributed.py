@@ -62,7 +62,7 @@ def joined() -> Iterator[Ranks]:
         if isinstance(error, dist.DistError) or "gloo/transport" in str(error):
             cause = str(error).partition(". ")[0]
             raise RunError(
-                f"rank {rank} has lost contact with another one ({cause}); the last checkpoint is kept"
+                f"rank {rank} has lost contact with another rank ({cause}); the last checkpoint is kept"
             ) from error
         raise
     finally:
@@ -139,8 +139,8 @@ def require_same(ranks: Ranks, what: str, where: str, tensors: Iterable[Tensor])
     others = ranks.differing(tensors)
     if others:
         error = RunError(
-            f"{what} on rank {', '.join(map(str, others))} differ from those on rank 0 {where}: this is not saved; "
+            f"{what} on rank {', '.join(map(str, others))} differ from those on rank 0 {where}: nothing is saved; "
             "ranks must run the same versions on the same kind of machine, and if they do, one of them computes "
-            "wrongly; continue from the last checkpoint with 'resume'"
+            "wrong numbers; continue from the last checkpoint with 'resume'"
         )
         raise ranks.common(error)

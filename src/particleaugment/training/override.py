@@ -45,7 +45,7 @@ def override(
     (0.5, 4)
     >>> override(Config(recipe="mine"), ["eta=0.5"])
     Traceback (most recent call last):
-    particleaugment.training.settings.ConfigError: eta is a setting of the filter 'paper', and this run has ...
+    particleaugment.training.settings.ConfigError: eta is a setting of the filter 'paper', but this run uses ...
     """
     values = [(name, value, False) for name, value in (first or {}).items()]
     return _changed(config, [*values, *((*assigned(each), True) for each in assignments)], presets)
@@ -93,7 +93,7 @@ def _changed(config: Config, settings: Iterable[tuple[str, Any, bool]], presets:
             value = from_json_value(key, list(value) if isinstance(value, tuple) else value, kind)
         if name == "data_dir" and directory not in ("", value):
             chosen = changes["data"]["name"]
-            raise ConfigError(f"the data set {chosen!r} is given two directories, {directory} and {value}; name one")
+            raise ConfigError(f"the data set {chosen!r} has two directories, {directory} and {value}; name one")
         changes[section][name] = value
     try:
         if "model" in changes[""]:
@@ -137,8 +137,8 @@ def _place(sections: Mapping[str, Any], key: str) -> tuple[str, str, Any]:
         others = [kind for kind, other in FILTERS.items() if name in _settings(other)]
         if others:
             raise ConfigError(
-                f"{name} is a setting of the filter {others[0]!r}, and this run has {sections['filter'].kind!r}; add "
-                f"filter={others[0]}, or leave {name} out"
+                f"{name} is a setting of the filter {others[0]!r}, but this run uses {sections['filter'].kind!r}; add "
+                f"filter={others[0]}, or omit {name}"
             )
     elsewhere = [f"{section}.{name}".lstrip(".") for section in kinds if dot and name in kinds[section]]
     if elsewhere:

@@ -126,7 +126,7 @@ def parse_records(content: bytes, evaluate_every: int | str = 1) -> list[dict[st
     for number, line in enumerate(lines[:-1] if lines[-1] == b"" else lines, start=1):
         try:
             if number == len(lines):
-                raise RecordError("it does not end: the file is cut short")
+                raise RecordError("it is incomplete: the file is truncated")
             record = parse_json(line)
             check_record(record)
             order.follow(record)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from particleaugment.data.hf import absolute_place
 from particleaugment.policies.policy import document
 from particleaugment.training.checkpoint import find_checkpoints
 from particleaugment.training.config import SIZE_LIMIT, Config, ConfigError
@@ -46,8 +47,8 @@ def _way_out(path: Path) -> str:
         return "choose another --out"
     resume = f"continue it with {shown_command('resume', path)}"
     if find_checkpoints(path):
-        return f"{resume} or choose --out"
-    return f"it holds a run without a checkpoint: {resume}, remove it, or choose --out"
+        return f"{resume} or choose another --out"
+    return f"it is a run without a checkpoint: {resume}, remove it, or choose another --out"
 
 
 def _require_utf8(path: Path, way_out: str) -> None:
@@ -55,7 +56,7 @@ def _require_utf8(path: Path, way_out: str) -> None:
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        raise RunError(f"the name of the run folder {str(path)!a} must be UTF-8; {way_out}") from None
+        raise RunError(f"the path of the run folder {str(path)!a} must be UTF-8; {way_out}") from None
 
 
 class RunFolder:
@@ -72,7 +73,9 @@ class RunFolder:
 
     def with_data_in(self, data_dir: Path) -> RunFolder:
         """Return the run with its data elsewhere; nothing is written until :meth:`note_data`."""
-        return RunFolder(self.path, self.config.with_data_in(str(data_dir.expanduser().resolve())))
+        of_hf = self.config.data.name == "hf"
+        place = absolute_place(str(data_dir)) if of_hf else str(data_dir.expanduser().resolve())
+        return RunFolder(self.path, self.config.with_data_in(place))
 
     def note_data(self) -> None:
         """Write where the data lie into ``config.json`` if it names another place."""
@@ -140,7 +143,7 @@ class RunFolder:
         path = Path(path)
         _require_utf8(path, "choose another --out")
         if path.exists():
-            raise RunError(f"{path} exists already; {_way_out(path)}")
+            raise RunError(f"{path} already exists; {_way_out(path)}")
         files = {"config.json": config.to_json().encode()}
         if config.policy_file is not None:
             config.fixed_policy()
@@ -153,10 +156,10 @@ class RunFolder:
                         file.write(content)
         except OSError as error:
             if path.exists():
-                raise RunError(f"{path} exists already; another process has just made it") from None
+                raise RunError(f"{path} already exists; another process has just created it") from None
             blocking = next((parent for parent in path.parents if parent.exists() and not parent.is_dir()), None)
             why = f"{blocking} is a file" if blocking else error.strerror
-            raise RunError(f"the run folder {path} cannot be made: {why}") from None
+            raise RunError(f"the run folder {path} cannot be created: {why}") from None
         return cls(path, config)
 
     @classmethod
@@ -263,7 +266,7 @@ def _lock(file: IO[bytes], path: Path) -> bool:
     try:
         return take_lock(file)
     except OSError as error:
-        raise RunError(f"{path} cannot be locked ({error.strerror}); use a file system that has locks") from None
+        raise RunError(f"{path} cannot be locked ({error.strerror}); use a file system with locks") from None
 
 
 def _owner(file: IO[bytes]) -> str:

@@ -172,7 +172,7 @@ class Session:
             self.model.eval()
             test_loss, accuracy = self.trainee.evaluate(progress=self._progress)
             if not math.isfinite(test_loss):
-                raise RunError(self._divergence(f"the test loss is {test_loss}"))
+                raise self.ranks.common(RunError(self._divergence(f"the test loss is {test_loss}")))
         epoch = self.position.epoch
         record = {
             "kind": "epoch",
@@ -243,7 +243,7 @@ class Session:
         kept = [value for state in self.optimizer.state.values() for value in state.values()]
         tensors = [*self.model.state_dict().values(), *(value for value in kept if isinstance(value, Tensor))]
         if not all(bool(tensor.isfinite().all()) for tensor in tensors):
-            message = self._divergence("the network holds numbers that are not finite")
+            message = self._divergence("the network contains non-finite numbers")
             raise self.ranks.common(RunError(message))
         self.ranks.on_first(self._write_checkpoint)
 
@@ -270,7 +270,7 @@ class Session:
         try:
             self._load(state)
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-            message = f"the checkpoint in {self.run.path} does not fit the run: {clipped(error)}"
+            message = f"the checkpoint in {self.run.path} does not match the run: {clipped(error)}"
             raise self.ranks.common(RunError(message)) from None
         return True
 
@@ -305,7 +305,7 @@ class Session:
         checkpoints = find_checkpoints(self.run.path)
         self._useless = checkpoints[len(checkpoints) - len(problems) :]
         for problem in problems:
-            self.display.say(f"{problem}; using the one before it")
+            self.display.say(f"{problem}; using the previous one")
         if state is None:
             self.run.truncate_metrics(0)
             return None
@@ -381,4 +381,4 @@ class Session:
 
     def _divergence(self, what: object) -> str:
         where = f"epoch {self.position.epoch}, batch {self.trainee.batches_done + 1}"
-        return f"{what} in {where}: this is not saved, and {last_good(self.run.path)}; try a lower learning_rate"
+        return f"{what} in {where}: nothing is saved, and {last_good(self.run.path)}; try a lower learning_rate"

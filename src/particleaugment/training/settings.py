@@ -61,7 +61,7 @@ class DataSettings:
         _check_bounds(self)
         if ":" in self.name:
             name, _, place = self.name.partition(":")
-            raise ConfigError(f"the name of the data set is {name!r}; pass data_dir={place!r} beside it")
+            raise ConfigError(f"the name of the data set is {name!r}; also pass data_dir={place!r}")
         try:
             check_name(self.name)
         except ValueError as error:
@@ -77,9 +77,7 @@ class DataSettings:
                 if getattr(self, setting) not in (off, "false"):
                     raise ConfigError(f"{setting} is for image files, and {self.name!r} has none; set {setting}={off}")
         if self.name == "hf" and self.groups != "none":
-            raise ConfigError(
-                "groups are read from the names of files, and a data set of 'hf' has none; set groups=none"
-            )
+            raise ConfigError("groups are read from file names, and 'hf' data sets have none; set groups=none")
         try:
             check_train_size(self.train_size)
         except (TypeError, ValueError) as error:
@@ -146,7 +144,7 @@ class TrainingSettings:
             if not 0 <= value < float("inf") or (positive and value == 0):
                 raise ConfigError(f"{name} must be a {'positive' if positive else 'non-negative'} number, got {value}")
         if self.nesterov and self.momentum == 0:
-            raise ConfigError("nesterov needs a momentum above 0; set nesterov=false or a momentum")
+            raise ConfigError("nesterov needs a momentum above 0; set nesterov=false, or set a momentum")
         _check_choice(self, "device", ("auto", "cpu", "cuda"))
         _check_choice(self, "precision", ("auto", "bf16", "tf32", "fp32"))
         if isinstance(self.compile, str) and self.compile != "auto":
@@ -155,7 +153,7 @@ class TrainingSettings:
         if every != "auto" and (isinstance(every, str) or not 1 <= every <= 10**6):
             raise ConfigError(f"evaluate_every must be auto, or a number of epochs from 1 to 1,000,000, got {every!r}")
         if self.sync_batchnorm and self.device == "cpu":
-            raise ConfigError("sync_batchnorm works between GPUs only, and this run is on the CPU; leave it out")
+            raise ConfigError("sync_batchnorm works only on GPUs, and this run is on the CPU; omit it")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

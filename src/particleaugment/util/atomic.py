@@ -14,6 +14,7 @@ import re
 import secrets
 import shutil
 import stat
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -33,7 +34,7 @@ __all__ = [
 _SAFE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # a pipe in a file's place must not block
 _TEMPORARY = re.compile(r"\..*\.[0-9a-f]{16}\.tmp", re.DOTALL)
 _NOT_REGULAR = "it is a link, a pipe or a device, not a regular file; remove it"
-_TWO_NAMES = "it is the same file as another one (a hard link), which would change too; replace it by a copy"
+_TWO_NAMES = "it is the same file as another one (a hard link), which would change too; replace it with a copy"
 
 
 class SaveError(RuntimeError):
@@ -153,8 +154,8 @@ def regular_file(path: str, flags: int) -> int:
 def take_lock(file: IO[Any]) -> bool:
     """Take the system's lock on an open file; False if another process holds it.
 
-    The system drops it when the file is closed or the process ends, however it ends. Where there are no such locks, the
-    answer is True.
+    The system drops it when the file is closed or the process ends, however it ends; processes forked meanwhile do not
+    keep it. Where there are no such locks, the answer is True.
 
     Raises:
         OSError: if the file system has no locks.
@@ -167,7 +168,28 @@ def take_lock(file: IO[Any]) -> bool:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    _locked.add(file)
     return True
+
+
+_locked: weakref.WeakSet[IO[Any]] = weakref.WeakSet()
+
+
+def _let_go_of_locks() -> None:
+    """Let locked files lead nowhere in a forked process: a worker would keep the lock for some time after its parent.
+
+    Closing them instead would let what the parent has not yet written be written twice.
+    """
+    with contextlib.suppress(OSError):
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for file in list(_locked):
+            if not file.closed:
+                os.dup2(nowhere, file.fileno(), inheritable=False)
+        os.close(nowhere)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go_of_locks)
 
 
 def remove_leftovers(folder: Path) -> None:

@@ -51,7 +51,7 @@ def read_file(path: str | os.PathLike[str], limit: int = SIZE_LIMIT) -> bytes:
             content += file.read(_BLOCK)
         if max(size, len(content)) > limit:
             most = f"{limit >> 20} MiB" if limit >= 1 << 20 else f"{limit:,} bytes"
-            raise OSError(errno.EFBIG, f"it is larger than {most}, the most that such a file may have", str(path))
+            raise OSError(errno.EFBIG, f"it is larger than {most}, the limit for such files", str(path))
         return content
 
 

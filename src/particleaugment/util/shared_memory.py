@@ -39,6 +39,6 @@ def sharing() -> Iterator[None]:
         if refused is None:
             raise
         raise SharedMemoryError(
-            f"there is no room in the memory that processes share ({refused[1]}): /dev/shm is full, or the limit on "
-            "open files (ulimit -n) or on their size (ulimit -f) is reached; make room, or raise the limit"
+            f"there is no shared memory left ({refused[1]}): /dev/shm is full, or the limit on "
+            "open files (ulimit -n) or on their size (ulimit -f) is reached; free some, or raise the limit"
         ) from None

@@ -25,7 +25,7 @@ _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\
 
 
 class JSONError(ValueError):
-    """A file is not sound JSON."""
+    """A file is not valid JSON."""
 
 
 def parse_json(content: bytes) -> Any:
@@ -38,7 +38,7 @@ def parse_json(content: bytes) -> Any:
     particleaugment.util.strict_json.JSONError: m[1] must be a finite number, got inf
     """
     if content.count(b"[") + content.count(b"{") + content.count(b'"') // 2 > COSTLY_LIMIT:
-        raise JSONError(f"it holds more than {COSTLY_LIMIT:,} lists, objects and texts")
+        raise JSONError(f"it contains more than {COSTLY_LIMIT:,} lists, objects and texts")
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -80,7 +80,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(fields) != len(pairs):
         seen: set[str] = set()
         name = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise JSONError(clipped(f"the field {name[:80]!r} is there twice"))
+        raise JSONError(clipped(f"the field {name[:80]!r} appears twice"))
     return fields
 
 
@@ -107,7 +107,7 @@ def _check(value: Any) -> None:
                 waiting.append((part, (*place, name)))
         elif isinstance(item, str):
             if unprintable(item):
-                raise JSONError(f"{_named(place)} holds unprintable characters")
+                raise JSONError(f"{_named(place)} contains unprintable characters")
         elif isinstance(item, float):
             if not math.isfinite(item):
                 raise JSONError(f"{_named(place)} must be a finite number, got {item}")

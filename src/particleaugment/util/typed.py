@@ -85,7 +85,7 @@ def _rebuilt(kind: Any, value: Any, place: str) -> Any:
         return float(_are((int, float), value, "a number", place))
     if kind is str:
         return _are(str, value, "text", place)
-    raise TypeError(f"values of the type {kind} are not read from files")
+    raise TypeError(f"values of type {kind} are not read from files")
 
 
 def _one_of(kinds: tuple[Any, ...], value: Any, place: str) -> Any:
