@@ -35,6 +35,7 @@ __all__ = ["figures_of", "render", "write_page"]
 
 RESULT_FILE = RESULTS / "proving-ground.json"
 SMALL_FILE = RESULTS / "small-tasks.json"
+FRESH_FILE = RESULTS / "fresh-images.json"
 
 _MEANS = (
     "Mean over tasks, taken as they are, with a 95 % interval from a bootstrap over seeds within each task. Circles "

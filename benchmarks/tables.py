@@ -22,7 +22,7 @@ from loader_throughput import images_table, loaders_table
 from old_names import in_new_names
 from paper_table import paper_table
 from peers import peers_table, readme_peers
-from proving_page import RESULT_FILE, SMALL_FILE, figures_of
+from proving_page import FRESH_FILE, RESULT_FILE, SMALL_FILE, figures_of
 from proving_words import proving_table
 from ranks_model import scaling_table, steps_table
 from settings_table import settings_tables
@@ -261,6 +261,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "recipes": recipes,
     "proving ground": lambda: proving_table(figures_of([RESULT_FILE])),
     "small tasks": lambda: proving_table(figures_of([SMALL_FILE])),
+    "fresh images": lambda: proving_table(figures_of([FRESH_FILE])),
     "settings": settings_tables,
     "difficulty settings": settings_few,
     "difficulty constants": constants_table,
