@@ -6,6 +6,7 @@ wins here is worth trying on the tasks of the core, no more.
 
 from __future__ import annotations
 
+import functools
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from proving_tasks import ARMS  # noqa: E402
 from proving_worker import run_job, serve  # noqa: E402
 
 from particleaugment.search import difficulty  # noqa: E402
-from particleaugment.search.difficulty import lag  # noqa: E402
+from particleaugment.search.difficulty import DifficultyFilter, lag  # noqa: E402
 from particleaugment.training.config import Config  # noqa: E402
 from particleaugment.training.shared import SharedParts  # noqa: E402
 from particleaugment.util.stop import Stop  # noqa: E402
@@ -36,6 +37,10 @@ class Form:
     instead: dict[str, Any] = field(default_factory=dict)
 
 
+def _squared(filter: DifficultyFilter, epochs: int) -> float:
+    return min(filter.strongest, difficulty.FULL * min(1.0, epochs / difficulty.LONG) ** 2)
+
+
 def _half_the_lag(training_loss: float, chance: float, done: float) -> float:
     return lag(2 * training_loss - chance, chance, done)
 
@@ -46,6 +51,10 @@ FORMS: dict[str, Form] = {
     "visits": Form(),
     **{f"late-{last}": Form((f"difficulty={last}",)) for last in (0.8, 1.0)},
     "until-0.6": Form(("difficulty=0.725",), instead={"STEERED": 0.6}),
+    "squared": Form(instead={"DifficultyFilter.first_strength": _squared}),
+    "squared-until-0.6": Form(
+        ("difficulty=0.725",), instead={"STEERED": 0.6, "DifficultyFilter.first_strength": _squared}
+    ),
     "visits-half-pace": Form(instead={"lag": _half_the_lag}),
     "visits-no-brake": Form(instead={"BRAKE": 0.0}),
 }
@@ -58,7 +67,9 @@ def _settings(arm: str, size: int) -> tuple[str, ...]:
 def _run_form(job: dict[str, Any], config: Config, runs: Path, shared: SharedParts, stop: Stop) -> Any:
     with ExitStack() as stack:
         for name, value in FORMS.get(job["arm"], Form()).instead.items():
-            stack.enter_context(patch.object(difficulty, name, value))
+            *owners, last = name.split(".")
+            owner = functools.reduce(getattr, owners, difficulty)
+            stack.enter_context(patch.object(owner, last, value))
         return run_job(job, config, runs, shared, stop)
 
 
