@@ -8,9 +8,18 @@ from common import table
 from proving_statistics import BEST_FIXED, NONE, TRIVIAL, Figures, MeanDifference, trap_counts
 
 from particleaugment.compare.arm_summary import Difference, interval_text
-from particleaugment.compare.statistics import PairedDifference, mean, standard_deviation
+from particleaugment.compare.statistics import LEVEL, PairedDifference, mean, paired_difference, standard_deviation
 
-__all__ = ["Verdict", "accuracy", "mean_text", "points_text", "proving_table", "trap_sentences", "verdicts"]
+__all__ = [
+    "Verdict",
+    "accuracy",
+    "by_task_table",
+    "mean_text",
+    "points_text",
+    "proving_table",
+    "trap_sentences",
+    "verdicts",
+]
 
 FROZEN = "-frozen"
 
@@ -164,3 +173,26 @@ def proving_table(figures: Figures) -> str:
         f"with their 95 % intervals. {len(figures.runs)} runs on {', '.join(devices)}."
     )
     return "\n\n".join(parts)
+
+
+def by_task_table(figures: Figures, arm: str) -> str:
+    """Return what an arm gains and loses on each task, in Markdown; all intervals of a column hold together at 95 %."""
+    against = {NONE: "none", TRIVIAL: "TrivialAugment", BEST_FIXED: "best-fixed"}
+    level = 1 - (1 - LEVEL) / max(1, len(figures.tasks))
+    rows = [
+        [
+            figures.title(task) + (" (trap)" if figures.is_trap(task) else ""),
+            *(
+                points_text(
+                    paired_difference(figures.values(task, arm), figures.values(task, other), level), unit=False
+                )
+                for other in against
+            ),
+        ]
+        for task in figures.tasks
+    ]
+    said = (
+        f"Points, with the number of seeds. The intervals are corrected for {len(figures.tasks)} tasks (Bonferroni): "
+        "all of a column hold together at 95 %."
+    )
+    return table([f"{arm}", *(f"minus {name}" for name in against.values())], rows) + f"\n\n{said}"

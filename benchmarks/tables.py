@@ -23,7 +23,7 @@ from old_names import in_new_names
 from paper_table import paper_table
 from peers import peers_table, readme_peers
 from proving_page import FRESH_FILE, RESULT_FILE, SMALL_FILE, figures_of
-from proving_words import proving_table
+from proving_words import by_task_table, proving_table
 from ranks_model import scaling_table, steps_table
 from settings_table import settings_tables
 from size_picture import small_results
@@ -262,6 +262,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "proving ground": lambda: proving_table(figures_of([RESULT_FILE])),
     "small tasks": lambda: proving_table(figures_of([SMALL_FILE])),
     "fresh images": lambda: proving_table(figures_of([FRESH_FILE])),
+    "fresh images by task": lambda: by_task_table(figures_of([FRESH_FILE]), "difficulty"),
     "settings": settings_tables,
     "difficulty settings": settings_few,
     "difficulty constants": constants_table,
