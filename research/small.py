@@ -6,8 +6,8 @@ wins here is worth trying on the tasks of the core, no more.
 
 from __future__ import annotations
 
-import functools
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,7 @@ from proving_worker import run_job, serve  # noqa: E402
 
 from particleaugment.search import difficulty  # noqa: E402
 from particleaugment.search.difficulty import DifficultyFilter, lag  # noqa: E402
+from particleaugment.search.held_out import Division  # noqa: E402
 from particleaugment.training.config import Config  # noqa: E402
 from particleaugment.training.shared import SharedParts  # noqa: E402
 from particleaugment.util.stop import Stop  # noqa: E402
@@ -31,7 +32,7 @@ from particleaugment.util.stop import Stop  # noqa: E402
 
 @dataclass(frozen=True)
 class Form:
-    """A form of the filter: its settings, and what it has instead of names in ``search/difficulty.py``."""
+    """A form of the filter: its settings, and what it has instead of names in ``search/``."""
 
     settings: tuple[str, ...] = ()
     instead: dict[str, Any] = field(default_factory=dict)
@@ -39,6 +40,22 @@ class Form:
 
 def _squared(filter: DifficultyFilter, epochs: int) -> float:
     return min(filter.strongest, difficulty.FULL * min(1.0, epochs / difficulty.LONG) ** 2)
+
+
+def _caught_up(extra: int) -> Callable[[Division, int], torch.Tensor]:
+    """Let samples that were held out come more often than others once they are trained on, in others' places."""
+    plain = Division.places_in
+
+    def places_in(division: Division, epoch: int) -> torch.Tensor:
+        ids = plain(division, epoch)
+        if division.split is not None and not division.holds_out_in(epoch):
+            for held_out, others in division._stand_ins:
+                count = min(extra * len(held_out), len(others))
+                turn = torch.arange(epoch * count, (epoch + 1) * count)
+                ids[others[turn % len(others)]] = held_out[turn % len(held_out)]
+        return ids
+
+    return places_in
 
 
 def _half_the_lag(training_loss: float, chance: float, done: float) -> float:
@@ -50,13 +67,15 @@ FORMS: dict[str, Form] = {
     "proportional": Form(("start=2.0",)),
     "visits": Form(),
     **{f"late-{last}": Form((f"difficulty={last}",)) for last in (0.8, 1.0)},
-    "until-0.6": Form(("difficulty=0.725",), instead={"STEERED": 0.6}),
-    "squared": Form(instead={"DifficultyFilter.first_strength": _squared}),
+    "until-0.6": Form(("difficulty=0.725",), instead={"difficulty.STEERED": 0.6}),
+    "squared": Form(instead={"difficulty.DifficultyFilter.first_strength": _squared}),
     "squared-until-0.6": Form(
-        ("difficulty=0.725",), instead={"STEERED": 0.6, "DifficultyFilter.first_strength": _squared}
+        ("difficulty=0.725",),
+        instead={"difficulty.STEERED": 0.6, "difficulty.DifficultyFilter.first_strength": _squared},
     ),
-    "visits-half-pace": Form(instead={"lag": _half_the_lag}),
-    "visits-no-brake": Form(instead={"BRAKE": 0.0}),
+    **{f"caught-up-{extra}": Form(instead={"held_out.Division.places_in": _caught_up(extra)}) for extra in (1, 3)},
+    "visits-half-pace": Form(instead={"difficulty.lag": _half_the_lag}),
+    "visits-no-brake": Form(instead={"difficulty.BRAKE": 0.0}),
 }
 
 
@@ -67,9 +86,7 @@ def _settings(arm: str, size: int) -> tuple[str, ...]:
 def _run_form(job: dict[str, Any], config: Config, runs: Path, shared: SharedParts, stop: Stop) -> Any:
     with ExitStack() as stack:
         for name, value in FORMS.get(job["arm"], Form()).instead.items():
-            *owners, last = name.split(".")
-            owner = functools.reduce(getattr, owners, difficulty)
-            stack.enter_context(patch.object(owner, last, value))
+            stack.enter_context(patch(f"particleaugment.search.{name}", value))
         return run_job(job, config, runs, shared, stop)
 
 
