@@ -22,7 +22,7 @@ import proving_words  # noqa: E402
 from proving_page import figures_of, render, write_page  # noqa: E402
 from proving_results import save_runs  # noqa: E402
 from proving_statistics import Figures, best_fixed, mean_difference, trap_counts  # noqa: E402
-from proving_words import proving_table, trap_sentences, verdicts  # noqa: E402
+from proving_words import by_task_table, proving_table, trap_sentences, verdicts  # noqa: E402
 
 PLAIN = "tasks without traps"
 
@@ -316,6 +316,20 @@ def test_the_table_of_the_docs(tmp_path):
     assert "| **gap** | +2.00 [+2.00, +2.00] (1 task) | -1.00 [-1.00, -1.00] (1 task) |" in text
     assert "MNIST with flips, 1,000 images counts" in text
     assert "12 runs on NVIDIA H200." in text
+
+
+def test_intervals_of_many_tasks_are_wider():
+    ours, none = {0: 83.0, 1: 84.0, 2: 87.0}, {0: 81.0, 1: 83.0, 2: 83.0}
+    both = {"none": [*none.values()], "gap": [*ours.values()]}
+    text = by_task_table(
+        figures(runs_of({"cifar10-4000": both, "mnist-flips-1000": {"none": [97], "gap": [96]}})), "gap"
+    )
+    differences = [ours[seed] - none[seed] for seed in ours]
+    half = stats.t.ppf(1 - 0.05 / 2 / 2, df=2) * stats.sem(differences)  # two tasks, two ends
+    centre = np.mean(differences)
+    assert f"| CIFAR-10, 4,000 images | {centre:+.2f} [{centre - half:+.2f}, {centre + half:+.2f}] (3) |" in text
+    assert "| MNIST with flips, 1,000 images (trap) | -1.00, no interval (1) |" in text
+    assert "corrected for 2 tasks" in text
 
 
 def test_no_two_of_many_arms_look_the_same():
