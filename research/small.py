@@ -58,6 +58,10 @@ def _caught_up(extra: int) -> Callable[[Division, int], torch.Tensor]:
     return places_in
 
 
+def _few(filter: DifficultyFilter, samples: int) -> int:
+    return max(2, min(samples // 20, max(32, min(difficulty.MOST, samples // 100))))
+
+
 def _half_the_lag(training_loss: float, chance: float, done: float) -> float:
     return lag(2 * training_loss - chance, chance, done)
 
@@ -73,6 +77,12 @@ FORMS: dict[str, Form] = {
         ("difficulty=0.725",),
         instead={"difficulty.STEERED": 0.6, "difficulty.DifficultyFilter.first_strength": _squared},
     ),
+    "few": Form(instead={"difficulty.DifficultyFilter.held_out_of": _few}),
+    "few-until-0.4": Form(
+        ("difficulty=0.85",),
+        instead={"difficulty.STEERED": 0.4, "difficulty.DifficultyFilter.held_out_of": _few},
+    ),
+    "only-held-out": Form(("start=0.0", "speed=0.0")),
     **{f"caught-up-{extra}": Form(instead={"held_out.Division.places_in": _caught_up(extra)}) for extra in (1, 3)},
     "visits-half-pace": Form(instead={"difficulty.lag": _half_the_lag}),
     "visits-no-brake": Form(instead={"difficulty.BRAKE": 0.0}),
