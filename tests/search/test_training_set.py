@@ -13,11 +13,11 @@ from toy import IMAGES, LABELS
 import particleaugment as pa
 from particleaugment.search.held_out import Division
 
-EPOCHS = 10  # the gap filter holds samples out for eight of them
+EPOCHS = 10  # the difficulty filter holds samples out for eight of them
 
 
 def search_of(filter=None, data=(IMAGES, LABELS)):
-    return pa.ParticleAugment(data, epochs=EPOCHS, filter=filter or pa.GapFilter(measure_size=12), seed=7)
+    return pa.ParticleAugment(data, epochs=EPOCHS, filter=filter or pa.DifficultyFilter(measure_size=12), seed=7)
 
 
 def held_out(search):
@@ -79,7 +79,7 @@ def test_held_out_samples_join_when_the_filter_needs_them_no_more():
 def test_every_epoch_has_as_many_samples_of_each_class(labels, size, seed, epoch):
     labels = torch.tensor(labels)
     try:
-        division = Division(pa.GapFilter(measure_size=size), labels, epochs=EPOCHS, seed=seed)
+        division = Division(pa.DifficultyFilter(measure_size=size), labels, epochs=EPOCHS, seed=seed)
     except ValueError:
         return  # too few to hold two out
     trained, unseen = division.split
