@@ -18,6 +18,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import proving_page  # noqa: E402
 import proving_plots  # noqa: E402
 import proving_statistics  # noqa: E402
+import proving_tasks  # noqa: E402
 import proving_words  # noqa: E402
 from proving_page import figures_of, render, write_page  # noqa: E402
 from proving_results import save_runs  # noqa: E402
@@ -286,7 +287,7 @@ def test_pages_of_few_runs(arms):
 
 
 def test_the_command(tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "proving_tasks", SimpleNamespace(TASKS=TASKS, ARMS=ARMS))
+    monkeypatch.setitem(sys.modules, "proving_tasks", SimpleNamespace(TASKS=TASKS, ARMS=ARMS, WITHDRAWN={}))
     path = tmp_path / "runs.json"
     assert proving_page.main([str(path)]) == 2
     assert capsys.readouterr().err == f"there is no file {path}; proving_ground.py writes files of runs\n"
@@ -318,6 +319,13 @@ def test_the_table_of_the_docs(tmp_path):
     assert "| **difficulty** | +2.00 [+2.00, +2.00] (1 task) | -1.00 [-1.00, -1.00] (1 task) |" in text
     assert "MNIST with flips, 1,000 images counts" in text
     assert "12 runs on NVIDIA H200." in text
+
+
+def test_withdrawn_arms_keep_their_results_and_cannot_be_run():
+    found = figures_of([proving_page.RESULT_FILE])
+    assert found.arms[-2:] == ["gap", "gap-frozen"] == found.learned
+    assert found.meaning("gap").startswith("withdrawn: ")
+    assert proving_tasks.WITHDRAWN.keys().isdisjoint(proving_tasks.ARMS)
 
 
 def test_intervals_of_many_tasks_are_wider():

@@ -19,7 +19,7 @@ STEPS, BATCH = 3, 64
 SETTINGS = {"precision": "fp32", "batch_size": BATCH, "learning_rate": 0.02, "deterministic": True, "compile": False}
 SMALL = {
     "paper": {"clone_size": 128, "measure_size": 64, "num_particles": 6},
-    "difficulty": {"measure_size": 64, "start": 1.0},
+    "difficulty": {"measure_size": 64, "start": 2.0, "speed": 2.0},
 }
 
 

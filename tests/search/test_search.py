@@ -49,6 +49,14 @@ def test_a_plain_training_loop_learns():
     assert search.policy != search.schedule().at(1)
 
 
+def test_a_search_needs_to_know_how_long_training_lasts():
+    with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'epochs'"):
+        pa.ParticleAugment(pictures())
+    for epochs in (0, -1, 2.5, True):
+        with pytest.raises(ValueError, match="epochs must be a whole number of at least 1"):
+            pa.ParticleAugment(pictures(), epochs=epochs)
+
+
 def test_the_same_seed_gives_the_same_result():
     results = []
     for seed in (7, 7, 8):

@@ -11,6 +11,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Rando
 from toy import IMAGES, LABELS
 
 import particleaugment as pa
+from particleaugment.data.split import held_out_split
 from particleaugment.search.held_out import Division
 
 EPOCHS = 10  # the difficulty filter holds samples out for eight of them
@@ -59,6 +60,15 @@ def test_items_are_image_target_and_id():
     assert len(list(train)) == len(train) == 48
     everything = search_of(pa.PaperFilter(num_particles=4, clone_size=24, measure_size=12)).training_set()
     assert [number for _, _, number in everything] == list(range(48))
+
+
+def test_samples_are_held_out_by_the_seed_as_many_of_each_class():
+    search = search_of()
+    trained, unseen = held_out_split(LABELS, 12, seed=7)
+    assert torch.equal(search.training_set().ids.unique(), trained)
+    assert held_out(search) == set(unseen.tolist())
+    assert torch.equal(torch.cat([trained, unseen]).sort().values, torch.arange(48))
+    assert LABELS[unseen].bincount().tolist() == [4, 4, 4]
 
 
 def test_held_out_samples_join_when_the_filter_needs_them_no_more():
