@@ -22,11 +22,11 @@ POLICIES = {
     "randaugment": "RandAugment",
     "randaugment-n3-m4": "RandAugment, 3 ops at level 4",
     "difficulty": "the difficulty filter",
-    "gap": "the gap filter",
+    "gap": "the gap filter (withdrawn)",
     "paper": "the paper's filter",
 }
 ARMS = {
-    "gap": "**the gap filter**",
+    "gap": "the gap filter (withdrawn)",
     "none": "no policy: crop, flip, erasing",
     "trivialaugment": "TrivialAugment",
     "randaugment-n1-m1": "RandAugment, one op at level 1 (by validation)",

@@ -51,7 +51,6 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "memory": ("filter=paper", "clone_size=8", "measure_size=6", "num_particles=3"),
     "streamed": ("filter=difficulty", "measure_size=8", "every=1", "stream=true", "workers=0"),
     "difficulty": ("filter=difficulty", "measure_size=8", "every=1"),
-    "gap": ("filter=gap", "measure_size=8", "num_particles=3"),
     "fixed": ("policy=file:{}/trivial.json",),
 }
 """The runs: images in memory by each filter, files decoded while training, and a policy that was given."""

@@ -242,7 +242,7 @@ def _impossible_search(state: dict[str, Any], draw: random.Random, metrics: byte
         case "skipped":
             history["skipped"] = _another(None, draw, [1, 1, 1], [0, 2, 2], [0, 1, 3], [-1, 0, 0], [0, 0.5, 1])
         case "first":
-            column = history[draw.choice([name for name in history if name in ("particles", "strength", "mean_gap")])]
+            column = history[draw.choice([name for name in history if name in ("particles", "strength")])]
             column[0] += 0.25
         case name:
             search[name] = not search[name]

@@ -45,7 +45,7 @@ ARMS_SHOWN = {
     "trivialaugment": "TrivialAugment",
     "randaugment-2-6": "RandAugment, two ops at level 6",
     "randaugment-3-4": "RandAugment, three ops at level 4",
-    "gap": "gap filter",
+    "gap": "gap filter (withdrawn)",
     "moderate-steered": "steered to 1, from strength 1",
     "moderate-steered-2": "steered to 1, from strength 2",
     "moderate-steered-k0.8": "steered to 0.8, from strength 1",

@@ -69,7 +69,7 @@ def _arm(data: dict[str, Any]) -> Arm:
     policy = settings.get("policy", "particles")
     if policy != "particles":
         return Arm(name, policy, meaning=data["meaning"])
-    return Arm(name, LEARNED, name if name in FILTERS else "gap", meaning=data["meaning"])
+    return Arm(name, LEARNED, name if name in FILTERS else "withdrawn", meaning=data["meaning"])
 
 
 def _config(data: dict[str, Any]) -> Config:

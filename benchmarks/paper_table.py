@@ -10,7 +10,7 @@ from common import RESULTS, table
 __all__ = ["paper_table"]
 
 ARMS = {
-    "gap": "the gap filter",
+    "gap": "the gap filter (withdrawn)",
     "none": "no policy",
     "trivialaugment": "TrivialAugment",
     "paper": "the paper's filter, as written",

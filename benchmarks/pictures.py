@@ -1,13 +1,10 @@
 """Draw the pictures of README and docs.
 
-particleaugment train digits --set filter=gap --out runs/digits
-python benchmarks/pictures.py runs/digits   all of them
-python benchmarks/pictures.py               all but the heat map, which needs the run
+python benchmarks/pictures.py
 """
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +19,8 @@ from target_pictures import write_target_gallery
 from particleaugment import filter as pf
 from particleaugment.compare.comparison_plots import intervals
 from particleaugment.core.op_table import OPS
-from particleaugment.policies import load
 from particleaugment.report.gallery import write_gallery
-from particleaugment.report.metrics import history
-from particleaugment.report.plots import heat_map
 from particleaugment.report.svg import BLUE, GREEN, INK, ORANGE, PURPLE, RED, inline_svg
-from particleaugment.training.run import RunFolder
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -37,10 +30,6 @@ NONZERO, START_VALUE, STEPS = 3, 0.25, 250
 def on_white(svg: str) -> str:
     """Give a figure colours of its own: a picture in a file has no page to take them from."""
     return str(svg).replace("<svg ", '<svg style="background: white; color: #222" ', 1)
-
-
-def demo_heat_map(run: RunFolder) -> str:
-    return on_white(heat_map(history(run.config, run.read_metrics(), load(run.policy))))
 
 
 def literal_run() -> str:
@@ -71,21 +60,18 @@ def comparison_intervals(name: str) -> str:
     return readable(intervals(read(name).compared_with("none")))
 
 
-def applied_ops(kind: str) -> list[float]:
+def applied_ops() -> list[float]:
     """Return the mean number of applied ops of 200 particles that nothing selects, step by step."""
     state = pf.sparse_init(num_particles=200, num_ops=len(OPS), nonzero=NONZERO, value=START_VALUE, seed=0)
     found = []
     for step in range(1, STEPS + 1):
         found.append(float(state.particles.sum(1).mean()))
-        if kind == "gaussian":
-            state = pf.transition(state, sigma=0.05, seed=0, step=step)
-        else:
-            state = pf.sparse_transition(state, nonzero=NONZERO, value=START_VALUE, sigma=0.05, seed=0, step=step)
+        state = pf.transition(state, sigma=0.05, seed=0, step=step)
     return found
 
 
 def filter_parts() -> str:
-    """Draw the paper's weight factor, and what the two transitions do to particles that nothing selects."""
+    """Draw the paper's weight factor, and what its transition does to particles that nothing selects."""
 
     def draw_filter_parts(figure: Any, axes: Any) -> None:
         delta = np.linspace(-1.5, 3.5, 200)
@@ -93,17 +79,13 @@ def filter_parts() -> str:
         axes[0].axvline(1.0, color=INK, linewidth=0.6, linestyle=":")
         axes[0].set(xlabel="δ of a particle", ylabel="factor of its weight (η = 1)")
         steps = range(1, STEPS + 1)
-        axes[1].plot(steps, applied_ops("gaussian"), color=ORANGE, label="the paper's transition")
-        axes[1].plot(steps, applied_ops("sparse"), color=GREEN, label="the one that keeps sparsity")
+        axes[1].plot(steps, applied_ops(), color=ORANGE)
         axes[1].set(xlabel="filter steps without selection", ylabel="applied ops", ylim=(0, None))
-        axes[1].legend(frameon=False)
 
     return readable(inline_svg(9, 2.8, draw_filter_parts, columns=2))
 
 
 def main() -> None:
-    if len(sys.argv) > 1:
-        (DOCS / "heat-map.svg").write_text(demo_heat_map(RunFolder.open(Path(sys.argv[1]))))
     (DOCS / "literal-run.svg").write_text(literal_run())
     (DOCS / "filter-parts.svg").write_text(filter_parts())
     for name in ("cifar10-60", "cifar10-250", "cifar100-60", "digits"):

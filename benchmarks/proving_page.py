@@ -84,9 +84,9 @@ def figures_of(
     for path in results:
         runs = merge_runs(runs, load_runs(path))
     if runs and (tasks is None or arms is None):
-        from proving_tasks import ARMS, TASKS
+        from proving_tasks import ARMS, TASKS, WITHDRAWN
 
-        tasks, arms = TASKS, ARMS
+        tasks, arms = TASKS, {**ARMS, **WITHDRAWN}
     return Figures(runs, tasks or {}, arms or {}, measured_on)
 
 

@@ -16,7 +16,7 @@ from particleaugment.training.config import Config
 from particleaugment.training.override import override
 from particleaugment.training.settings import DataSettings, TrainingSettings
 
-__all__ = ["ARMS", "TASKS", "ProvingArm", "Task"]
+__all__ = ["ARMS", "TASKS", "WITHDRAWN", "ProvingArm", "Task"]
 
 EVALUATIONS = 20  # per run: enough for a curve and for the difficulty ratio, at a twentieth of the training time
 
@@ -203,11 +203,16 @@ ARMS: Mapping[str, ProvingArm] = MappingProxyType(
                        ("filter=difficulty",), fixed=False),
             ProvingArm("difficulty-frozen", "control: keeps its initial strength, measures nothing",
                        ("filter=difficulty-frozen",), fixed=False),
-            ProvingArm("gap", "steers severity by the generalisation gap", ("filter=gap",), fixed=False, measured=128),
-            ProvingArm("gap-frozen", "control: its particles, nothing measured", ("filter=gap-frozen",), fixed=False,
-                       measured=128),
             ProvingArm("paper", "the paper's filter, as written", ("filter=paper",), fixed=False, measured=512),
         )
     }
 )  # fmt: skip
-"""Every arm by name."""
+"""Every arm that can be run, by name."""
+
+WITHDRAWN: Mapping[str, ProvingArm] = MappingProxyType(
+    {
+        "gap": ProvingArm("gap", "withdrawn: steered severity by the generalisation gap", (), fixed=False),
+        "gap-frozen": ProvingArm("gap-frozen", "withdrawn: its particles, nothing measured", (), fixed=False),
+    }
+)
+"""Arms of earlier versions, which result files have."""

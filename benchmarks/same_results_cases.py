@@ -16,31 +16,28 @@ It decides for each version which names are its own. While it is None, OLD has t
 
 RENAMES: Mapping[str, Mapping[str, str | None]] = {
     "command": {
-        "--preset improved": "--set filter=gap",
         "--preset paper": "--set filter=paper",
-        "none,improved": "none,gap",
     },
     "metrics.jsonl": {},
     "policy.json": {},
     "model.safetensors": {},
     "compare.json": {
-        **{f"{key}=improved": f"{key}=gap" for key in ("arm", "name", "against")},
         "version": None,
     },
-    "bench": {"policy=improved": "policy=gap", "policy=particles": "policy=paper"},
+    "bench": {"policy=particles": "policy=paper"},
 }
 """Old names and what they are called in the new version. The cases below use the old names.
 
 ``command``: how commands change for a version with new names. ``key=`` renames a setting, anything else is one or more
 whole words::
 
-    "command": {"--preset improved": "--set filter=gap", "measure_on=": "filter.measure_on="}
+    "command": {"--preset paper": "--set filter=paper", "measure_on=": "filter.measure_on="}
 
 Every other table renames what OLD has written before it is compared. In JSON, at any depth, ``key`` is a key and
 ``key=value`` a text under it; None leaves a key out in both versions::
 
     "metrics.jsonl": {"d0": "plain_loss", "effects": None},
-    "compare.json": {"arm=improved": "arm=gap", "against=improved": "against=gap"},
+    "compare.json": {"arm=particles": "arm=paper", "against=particles": "against=paper"},
 
 For ``model.safetensors`` it is the tensors' names, and for ``bench`` the rows' of ``bench --out``, which is JSON.
 """
@@ -100,9 +97,9 @@ class Case:
 def respelled(words: list[str], renames: Mapping[str, str | None]) -> list[str]:
     """Return a command in new names.
 
-    >>> table = {"--preset improved": "--set filter=gap", "sigma=": "filter.sigma="}
-    >>> respelled(["train", "--preset", "improved", "--set", "sigma=0.1"], table)
-    ['train', '--set', 'filter=gap', '--set', 'filter.sigma=0.1']
+    >>> table = {"--preset paper": "--set filter=paper", "sigma=": "filter.sigma="}
+    >>> respelled(["train", "--preset", "paper", "--set", "sigma=0.1"], table)
+    ['train', '--set', 'filter=paper', '--set', 'filter.sigma=0.1']
     """
     for old, new in renames.items():
         if old.endswith("="):
@@ -126,8 +123,9 @@ _SMALL = "--set num_particles=8 --set clone_size=256 --set measure_size=60"
 _PAPER = f"{_DIGITS} --preset paper {_SMALL}"
 _IMAGES = "--set data_dir={digits} --set model=wrn-10-1 --set image_size=16 --set batch_size=16"
 _FOLDER = f"train folder {_CPU} {_IMAGES} --set flip=0 --set erase=0"
-# Without a random crop the generalisation gap opens within six epochs, and the gain makes the policy follow it.
-_STEERED = "--preset improved --set epochs=6 --set gain=20 --set measure_size=40 --set crop=0"
+_DIFFICULTY = "--set filter=difficulty --set start=1 --set every=1"
+_STEERED = f"{_DIFFICULTY} --set epochs=6 --set measure_size=40 --set crop=0"
+_SINCE = "early_difficulty"  # OLD has the difficulty filter
 _GPU = "train digits --deterministic --set device=cuda --set epochs=4"
 
 _LOOP = """
@@ -177,7 +175,6 @@ out = Path(sys.argv[1])
 crop = (pa.PadCrop(2),)
 paper = {"num_particles": 8, "nonzero": 3, "m": 3, "clone_size": 256, "measure_size": 60}
 learn(pa.ParticleAugment(**paper, seed=0, before=crop), out / "paper")
-learn(pa.ParticleAugment.improved(epochs=EPOCHS, seed=0, measure_size=128, gain=20.0, before=crop), out / "improved")
 """
 
 _LOOP_IN_NEW_NAMES = """
@@ -228,52 +225,61 @@ def learn(filter, out):
 
 out = Path(sys.argv[1])
 learn(pa.PaperFilter(num_particles=8, nonzero=3, m=3, clone_size=256, measure_size=60), out / "paper")
-learn(pa.GapFilter(measure_size=128, gain=20.0), out / "improved")
 """
 """The same program as a user of the new version writes it."""
+_LOOP_BY_DIFFICULTY = f"""{_LOOP_IN_NEW_NAMES}
+learn(pa.DifficultyFilter(measure_size=128, start=1.0), out / "difficulty")
+"""
 
 CASES = (
     Case(name="paper", command=f"{_PAPER} --set alpha=1"),  # resamples after every step
     Case(name="paper-random-order", command=f"{_PAPER} --set order=random"),
     Case(name="paper-heldout", command=f"{_PAPER} --set measure_on=heldout"),
-    Case(name="improved", command=f"{_DIGITS} --preset improved --set num_particles=24 --set measure_size=60"),
+    Case(name="difficulty", command=f"{_DIGITS} {_DIFFICULTY} --set measure_size=60", since=_SINCE),
     Case(name="no-policy", command=f"{_DIGITS} --set policy=none"),
     Case(
         name="trivial",
         command=f"{_DIGITS} --set policy=trivial --set flip=0.5 --set erase=0.5 --set jitter=0.4",
     ),
-    Case(name="folder", command=f"{_FOLDER} {_STEERED}"),
+    Case(name="folder", command=f"{_FOLDER} {_STEERED}", since=_SINCE),
     Case(
         name="folder-groups",
         command=f"{_FOLDER} {_STEERED} --set groups=class-prefix --set train_size=0.6",
-        since="train_size",
+        since=_SINCE,
     ),
-    Case(name="stream", command=f"{_FOLDER} {_STEERED} --set stream=true --set workers=2 --set crop_scale=0.7"),
+    Case(
+        name="stream",
+        command=f"{_FOLDER} {_STEERED} --set stream=true --set workers=2 --set crop_scale=0.7",
+        since=_SINCE,
+    ),
     Case(
         name="stream-paper",
         command=f"{_FOLDER} --preset paper --set epochs=3 {_SMALL} --set stream=true --set workers=0",
     ),
     Case(name="ranks", command=_PAPER, ranks=2),
-    Case(name="ranks-improved", command=f"{_FOLDER} {_STEERED}", ranks=2),
+    Case(name="ranks-difficulty", command=f"{_FOLDER} {_STEERED}", ranks=2, since=_SINCE),
     Case(
         name="killed", command=_PAPER, killed=True, files=(*_RUN_FILES, *(f"{UNDISTURBED}/{name}" for name in _FILES))
     ),
     Case(
         name="compare",
-        command=f"compare folder --arms none,improved --seeds 0,1 {_CPU} {_IMAGES} --set epochs=3 "
+        command=f"compare folder --arms none,difficulty --seeds 0,1 {_CPU} {_IMAGES} --set epochs=3 "
         "--set measure_size=40 --set crop=0",
         files=("run/compare.json",),
+        since=_SINCE,
     ),
     Case(
         name="python-loop",
         script=(_LOOP, _LOOP_IN_NEW_NAMES),
-        files=tuple(
-            f"run/{name}/{file}" for name in ("paper", "improved") for file in ("policy.json", "model.safetensors")
-        ),
+        files=("run/paper/policy.json", "run/paper/model.safetensors"),
+    ),
+    Case(
+        name="python-loop-difficulty",
+        script=(_LOOP_BY_DIFFICULTY, _LOOP_BY_DIFFICULTY),
+        files=("run/difficulty/policy.json", "run/difficulty/model.safetensors"),
+        since=_SINCE,
     ),
     Case(name="gpu-paper", command=f"{_GPU} --preset paper", gpu=True),
-    Case(
-        name="gpu-improved", command=f"{_GPU} --preset improved --set num_particles=24 --set measure_size=120", gpu=True
-    ),
+    Case(name="gpu-difficulty", command=f"{_GPU} {_DIFFICULTY} --set measure_size=120", gpu=True, since=_SINCE),
     Case(name="gpu-no-policy", command=f"{_GPU} --set policy=none", gpu=True),
 )

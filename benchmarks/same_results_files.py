@@ -69,9 +69,9 @@ def first_difference(
 def renamed(data: Any, renames: Renames) -> Any:
     """Return JSON data with keys, and texts under keys, in their new names, and without what is left out.
 
-    >>> renamed({"arm": "improved", "runs": [{"d0": 1.5, "seconds": 2}]},
-    ...         {"arm=improved": "arm=gap", "d0": "plain", "seconds": None})
-    {'arm': 'gap', 'runs': [{'plain': 1.5}]}
+    >>> renamed({"arm": "particles", "runs": [{"d0": 1.5, "seconds": 2}]},
+    ...         {"arm=particles": "arm=paper", "d0": "plain", "seconds": None})
+    {'arm': 'paper', 'runs': [{'plain': 1.5}]}
     """
     if isinstance(data, list):
         return [renamed(item, renames) for item in data]

@@ -11,7 +11,6 @@ from common import table
 
 from particleaugment.core.op_table import OPS
 from particleaugment.search.difficulty import DifficultyFilter
-from particleaugment.search.gap import GapFilter
 from particleaugment.search.paper import PaperFilter
 from particleaugment.training.config import TOP, Config
 
@@ -24,7 +23,7 @@ def settings_tables() -> str:
     parts = [_table([[f"`{name}`", _shown(getattr(config, name)), meanings[name]] for name in TOP])]
     for name in ("data", "training", "transforms"):
         parts += [f"## `{name}`", _table(setting_rows(getattr(config, name)))]
-    for filter in (DifficultyFilter(), PaperFilter(), GapFilter()):
+    for filter in (DifficultyFilter(), PaperFilter()):
         parts += [f"## `filter={filter.kind}`", _table(setting_rows(filter))]
     return "\n\n".join(parts)
 

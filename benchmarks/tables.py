@@ -68,7 +68,7 @@ def speed() -> str:
         timed = {
             "plain": "randaugment",
             "with the difficulty filter": "difficulty",
-            "with the gap filter": "improved",
+            "with the gap filter (withdrawn)": "improved",
             "with the paper's": "particles",
         }
         said = [f"{epochs[model, name]:.2f} s {words}" for words, name in timed.items() if (model, name) in epochs]

@@ -17,7 +17,6 @@ from particleaugment.core.program import resample_code
 from particleaugment.data import ImageData, load_data
 from particleaugment.models import build_model
 from particleaugment.search.difficulty import DifficultyFilter
-from particleaugment.search.gap import GapFilter
 from particleaugment.search.paper import PaperFilter
 from particleaugment.training.build import always_on
 from particleaugment.training.config import Config
@@ -72,16 +71,13 @@ def flops_per_phase(config: Config, data: ImageData) -> dict[str, int]:
     if config.searches and isinstance(filter, DifficultyFilter):
         held_out = filter.held_out_of(total)
         work["measure"] = (held_out if isinstance(held_out, int) else int(held_out * total)) * forward
-    if config.searches and isinstance(filter, GapFilter | PaperFilter):
+    if config.searches and isinstance(filter, PaperFilter):
 
         def number(size: int | float) -> int:
             return size if isinstance(size, int) else int(size * total)
 
-        if isinstance(filter, GapFilter):  # each op alone and no op, and two passes over as many training samples
-            work["measure"] = (len(config.ops) + 3) * number(filter.measure_size) * forward
-        else:
-            work["clone"] = filter.clone_epochs * number(filter.clone_size) * (forward + backward)
-            work["measure"] = 2 * (filter.num_particles + 1) * number(filter.measure_size) * forward
+        work["clone"] = filter.clone_epochs * number(filter.clone_size) * (forward + backward)
+        work["measure"] = 2 * (filter.num_particles + 1) * number(filter.measure_size) * forward
     return work
 
 

@@ -16,7 +16,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "benchmarks")]
 from candidates import CANDIDATES  # noqa: E402
 from common import table  # noqa: E402
 from proving_results import Run, load_runs, merge_runs  # noqa: E402
-from proving_tasks import ARMS, TASKS  # noqa: E402
+from proving_tasks import ARMS, TASKS, WITHDRAWN  # noqa: E402
 from small import FORMS  # noqa: E402
 
 FILES = {
@@ -36,7 +36,7 @@ def main(which: str = "core") -> None:
             found[run["arm"], run["task"]].append(run)
     tasks = [name for name in TASKS if any(task == name for _, task in found)]
     rows = []
-    names = dict.fromkeys((*ARMS, *CANDIDATES, *FORMS, *(arm for arm, _ in found)))
+    names = dict.fromkeys((*ARMS, *WITHDRAWN, *CANDIDATES, *FORMS, *(arm for arm, _ in found)))
     for arm in names:
         if not any(name == arm for name, _ in found):
             continue

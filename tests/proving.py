@@ -47,8 +47,8 @@ ARMS = by_name(
     Arm("randaugment-2-6", "RandAugment, two ops at level 6"),
     Arm("randaugment-3-4", "RandAugment, three ops at level 4"),
     Arm("autoaugment", "AutoAugment as published for CIFAR-10"),
-    Arm("gap", "steers severity by the generalisation gap", fixed=False),
-    Arm("gap-frozen", "control: its particles, nothing measured", fixed=False),
+    Arm("difficulty", "steers strength by the difficulty of training", fixed=False),
+    Arm("difficulty-frozen", "control: its first strength, nothing measured", fixed=False),
     Arm("paper", "the paper's filter, to the letter", fixed=False),
 )
 
@@ -90,7 +90,7 @@ def plausible_runs(seeds=2, tasks=tuple(TASKS)[:9], arms=tuple(ARMS)):
     gain = dict(zip(TASKS, (9.0, 3.0, 1.0, 2.0, 0.5, 1.5, 4.0, -2.5, -0.4, -1.0)))
     share = dict(zip(ARMS, (0.0, 1.0, 1.1, 0.4, 1.1, 1.05, 0.8, 0.65, 0.85, 0.3)))
     ratio = dict(zip(ARMS, (0.04, 0.67, 1.4, 0.1, 0.47, 0.35, 0.31, 0.5, 0.45, 0.9)))
-    time = {"gap": 1.15, "paper": 1.9}
+    time = {"difficulty": 1.15, "paper": 1.9}
     generator = np.random.default_rng(0)
     found = []
     for task in tasks:

@@ -21,8 +21,7 @@ from particleaugment.training.session import Session
 from particleaugment.util.stop import Stop, Stopped
 
 TINY = ["epochs=3", "batch_size=20", "clone_size=20", "measure_size=10", "num_particles=4", "precision=fp32"]
-TINY_GAP = [setting for setting in TINY if not setting.startswith("clone_size")]
-TINY_DIFFICULTY = [setting for setting in TINY_GAP if not setting.startswith("num_particles")]
+TINY_DIFFICULTY = [setting for setting in TINY if not setting.startswith(("clone_size", "num_particles"))]
 TINY_OPTIONS = ["--set", "filter=paper", *(part for setting in TINY for part in ("--set", setting))]
 """The paper's filter on the command line: it has every phase that a step can have, the clone's training among them."""
 
@@ -71,8 +70,7 @@ def no_report(monkeypatch):
 
 def config_of(*assignments):
     """A tiny run by the paper's filter, or by the one that the settings name."""
-    others = {"filter=gap": TINY_GAP, "filter=difficulty": TINY_DIFFICULTY}
-    tiny = next((settings for filter, settings in others.items() if filter in assignments), TINY)
+    tiny = TINY_DIFFICULTY if "filter=difficulty" in assignments else TINY
     return get_recipe("digits").override(["filter=paper", *tiny, *assignments])
 
 

@@ -20,10 +20,11 @@ def search_of(**settings):
     return toy.search_of(**({"num_particles": 5} | settings))
 
 
-def gap_search(epochs=10, **settings):
-    """A search by the gap filter."""
-    defaults = {"num_particles": 5, "seed": 7, "measure_size": 12, "epochs": epochs}
-    return toy.search_by(pa.GapFilter, **(defaults | settings))
+def difficulty_search(epochs=10, **settings):
+    """A search by the difficulty filter, which holds samples out until the last fifth."""
+    return toy.search_by(
+        pa.DifficultyFilter, **({"seed": 7, "measure_size": 12, "start": 1.0, "epochs": epochs} | settings)
+    )
 
 
 def step(search, model, optimizer, **changes):
@@ -37,7 +38,9 @@ def train_epoch(search, model, optimizer, epoch):
     for ids in search.training_set().ids.split(16):
         x = search.augment(images[ids], ids)
         optimizer.zero_grad()
-        cross_entropy(model(preprocess(x)), labels[ids]).mean().backward()
+        losses = cross_entropy(model(preprocess(x)), labels[ids])
+        search.observe(ids, losses)
+        losses.mean().backward()
         optimizer.step()
 
 

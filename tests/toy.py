@@ -21,10 +21,15 @@ def preprocess(images):
 
 
 def step(search, model, optimizer, **more):
-    """Augment an image in the search's epoch, or in the next if that is over, and end it with a filter step."""
+    """Augment an image in the search's epoch, or in the next if that is over, and end it with a filter step.
+
+    Where the loop has observed no loss in the epoch, the image's is 1.
+    """
     if search.epoch == 0 or search.epoch_ended:
         search.begin_epoch(search.epoch + 1)
     augment_one(search)
+    if not search.state_dict()["observed"]:
+        search.observe(search.training_set().ids[:1], torch.ones(1, device="cpu"))
     given = {"loss": cross_entropy, "preprocess": preprocess, "optimizer": optimizer, "batch_size": 12}
     return search.step(model, **(given | more))
 

@@ -31,7 +31,6 @@ from particleaugment.policies import (
 from particleaugment.policies import from_dict as policy_from_dict
 from particleaugment.policies import load as load_policy
 from particleaugment.search.difficulty import DifficultyFilter
-from particleaugment.search.gap import GapFilter
 from particleaugment.search.paper import PaperFilter
 from particleaugment.search.search import ParticleAugment
 
@@ -48,7 +47,6 @@ __all__ = [
     "AutoAugment",
     "ColorJitter",
     "DifficultyFilter",
-    "GapFilter",
     "HorizontalFlip",
     "Identity",
     "ImageTransform",

@@ -20,7 +20,9 @@ IDS = torch.arange(6)
 
 
 def searching():
-    return pa.ParticleAugment((IMAGES, IDS % 2), epochs=3, filter=pa.GapFilter(measure_size=2), seed=0)
+    return pa.ParticleAugment(
+        (IMAGES, IDS % 2), epochs=3, filter=pa.DifficultyFilter(measure_size=2, start=2.0), seed=0
+    )
 
 
 # Compilers.

@@ -69,10 +69,10 @@ def test_the_command_measures_everything_and_fits_a_terminal(tiny, tmp_path, mon
         assert 0 < row["ours"]["low"] <= row["ours"]["median"] <= row["ours"]["high"]
         assert ("peer" in row) == ("ratio" in row)
     assert ("peer" in images[0]) == (timm_transform() is not None)
-    plain, gap, searching = training
+    plain, steered, searching = training
     assert [row["policy"] for row in training] == ["randaugment", "difficulty", "paper"]
     assert set(plain["phases"]) == {"train", "evaluate"}
-    assert set(gap["phases"]) == {"train", "evaluate", "measure", "filter"}
+    assert set(steered["phases"]) == {"train", "evaluate", "measure", "filter"}
     assert set(searching["phases"]) == {"train", "evaluate", "clone", "measure", "filter"}
     for row in training:
         assert 0 < row["low"] <= row["seconds_per_epoch"] <= row["high"]

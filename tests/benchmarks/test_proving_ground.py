@@ -58,13 +58,13 @@ def test_every_task_and_arm_is_a_sound_configuration(name, final):
             assert config.filter.measure_size == min(arm.measured, task.size // 10)
         if task.trap and arm.name != "none":
             drawn = config.ops if config.searches else config.fixed_policy().ops
-            assert drawn == resolve(task.config(ARMS["gap"].settings(task.size), 0, "/data")).ops
+            assert drawn == resolve(task.config(ARMS["paper"].settings(task.size), 0, "/data")).ops
 
 
 def test_workers_keep_to_their_task_but_not_beyond_a_seed():
     waiting = [Job(task, arm, seed, False) for seed in (0, 1) for task in ("fashion-1000", "cifar10-1280")
                for arm in ("none", "trivialaugment")]  # fmt: skip
-    last = Job("cifar10-1280", "gap", 0, False)
+    last = Job("cifar10-1280", "difficulty", 0, False)
     order = []
     while waiting:
         last = _next_job(waiting, last)
@@ -90,12 +90,12 @@ def test_what_cannot_be_is_refused_before_anything_runs(tmp_path, options, messa
 
 
 def test_runs_are_trained_once_and_a_failure_stops_no_other(tmp_path):
-    options = ("--tasks", "cifar10-1280,digits-300", "--arms", "none,gap", "--seeds", "0", "--no-page", *SHORT)
+    options = ("--tasks", "cifar10-1280,digits-300", "--arms", "none,difficulty", "--seeds", "0", "--no-page", *SHORT)
     code, output = finish(tmp_path, *options)
     assert code == 1
     runs = {(run["task"], run["arm"]): run for run in load_runs(tmp_path / "runs.json")}
     assert len(runs) == 4, output
-    for arm in ("none", "gap"):
+    for arm in ("none", "difficulty"):
         assert "there is no folder" in runs["cifar10-1280", arm]["failed"]
         done = runs["digits-300", arm]
         assert [row[0] for row in done["curve"]] == [1, 2, 3]
@@ -104,7 +104,7 @@ def test_runs_are_trained_once_and_a_failure_stops_no_other(tmp_path):
         assert done["settings"]["train_size"] == 300
         assert str(tmp_path) not in json.dumps(done).replace(str(tmp_path / "runs"), "")
     assert not any((tmp_path / "runs").glob("digits*")), "finished runs leave no folder"
-    code, output = finish(tmp_path, "--tasks", "digits-300", "--arms", "none,gap", "--seeds", "0", *SHORT)
+    code, output = finish(tmp_path, "--tasks", "digits-300", "--arms", "none,difficulty", "--seeds", "0", *SHORT)
     assert code == 0
     assert "to train" not in output
     assert "page to open" in output

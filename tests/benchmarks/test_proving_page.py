@@ -18,6 +18,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import proving_page  # noqa: E402
 import proving_plots  # noqa: E402
 import proving_statistics  # noqa: E402
+import proving_tasks  # noqa: E402
 import proving_words  # noqa: E402
 from proving_page import figures_of, render, write_page  # noqa: E402
 from proving_results import save_runs  # noqa: E402
@@ -62,9 +63,9 @@ def test_best_fixed_needs_the_seed_and_another():
 
 
 def test_best_fixed_is_an_arm_like_others():
-    found = figures(runs_of({"cifar10-4000": {"none": [80, 81], "trivialaugment": [84, 85], "gap": [83, 83]}}))
+    found = figures(runs_of({"cifar10-4000": {"none": [80, 81], "trivialaugment": [84, 85], "difficulty": [83, 83]}}))
     assert found.values("cifar10-4000", "best-fixed") == {0: 84, 1: 85}
-    assert found.difference("cifar10-4000", "gap", "best-fixed").mean == -1.5
+    assert found.difference("cifar10-4000", "difficulty", "best-fixed").mean == -1.5
     assert "best-fixed" not in found.arms
 
 
@@ -72,12 +73,12 @@ def test_best_fixed_is_an_arm_like_others():
 
 
 def test_differences_by_task_are_paired():
-    found = figures(runs_of({"cifar10-4000": {"none": [80, 81, 82], "gap": {1: 83, 2: 85, 7: 99}}}))
-    each = found.difference("cifar10-4000", "gap", "none")
+    found = figures(runs_of({"cifar10-4000": {"none": [80, 81, 82], "difficulty": {1: 83, 2: 85, 7: 99}}}))
+    each = found.difference("cifar10-4000", "difficulty", "none")
     assert (each.pairs, each.mean) == (2, 2.5)
     expected = stats.t.interval(0.95, 1, loc=2.5, scale=np.std([2, 3], ddof=1) / 2**0.5)
     assert (each.low, each.high) == pytest.approx(expected)
-    assert found.difference("cifar10-4000", "gap", "paper") is None
+    assert found.difference("cifar10-4000", "difficulty", "paper") is None
 
 
 def test_mean_over_tasks_weighs_tasks_alike_and_seeds_within_them():
@@ -108,7 +109,7 @@ def test_the_bootstrap_covers_as_often_as_it_says(tasks, seeds, monkeypatch):
 
 
 def test_means_keep_traps_and_the_final_apart():
-    arms = {"none": [80.0, 80.5], "trivialaugment": [78.0, 78.0], "gap": [81.0, 82.0]}
+    arms = {"none": [80.0, 80.5], "trivialaugment": [78.0, 78.0], "difficulty": [81.0, 82.0]}
     names = ("cifar10-4000", "cifar100-10000", "mnist-flips-1000", "digits-300")
     found = figures(runs_of(dict.fromkeys(names, arms)) + runs_of({"mnist-tints-2000": {"none": [80, 80]}}))
     assert found.groups == {
@@ -116,10 +117,10 @@ def test_means_keep_traps_and_the_final_apart():
         "traps that count": ["mnist-flips-1000"],
         "tasks for the final": ["digits-300"],
     }
-    assert found.mean_difference("gap", "none", PLAIN).tasks == 2
-    assert found.mean_difference("gap", "none", PLAIN).mean == pytest.approx(1.25)
+    assert found.mean_difference("difficulty", "none", PLAIN).tasks == 2
+    assert found.mean_difference("difficulty", "none", PLAIN).mean == pytest.approx(1.25)
     assert found.mean_difference("paper", "none", PLAIN) is None
-    assert found.mean_difference("gap", "none", "no such group") is None
+    assert found.mean_difference("difficulty", "none", "no such group") is None
 
 
 def test_a_trap_counts_where_trivialaugment_loses_a_point():
@@ -151,15 +152,15 @@ def test_cost_compares_runs_that_shared_a_device_alike():
     runs = [
         run("none", 20.0),
         run("none", 10.0, seed=1, **alone),
-        run("gap", 30.0),
+        run("difficulty", 30.0),
         run("paper", 5.0, **alone),
     ]
     found = figures(runs)
-    assert found.costs("gap") == {"cifar10-4000": 1.5}
+    assert found.costs("difficulty") == {"cifar10-4000": 1.5}
     assert found.costs("paper") == {"cifar10-4000": 0.5}
     assert found.costs("none") == {"cifar10-4000": 1.0}
-    elsewhere = figures([run("none", 20.0), run("gap", 5.0, machine={"gpu": None, "cpu": "another"})])
-    assert elsewhere.costs("gap") == {}
+    elsewhere = figures([run("none", 20.0), run("difficulty", 5.0, machine={"gpu": None, "cpu": "another"})])
+    assert elsewhere.costs("difficulty") == {}
 
 
 # Which runs count
@@ -171,12 +172,12 @@ def test_other_versions_failures_and_images_are_left_out():
         make_run(accuracy=10.0, task_version=2),
         make_run(accuracy=20.0, measured_on="test"),
     ]
-    failed = make_run(arm="gap", accuracy=None, failed="the loss is nan")
+    failed = make_run(arm="difficulty", accuracy=None, failed="the loss is nan")
     found = figures([*runs, failed])
     assert found.values("cifar10-4000", "none") == {0: 80.0}
     assert (found.outdated, found.measured_elsewhere, found.failed) == (1, 1, [failed])
     page = render(found)
-    assert "cifar10-4000, gap, seed 0 failed: the loss is nan" in page
+    assert "cifar10-4000, difficulty, seed 0 failed: the loss is nan" in page
     assert "of other versions of their tasks: 1 run." in page
     assert "measured on test images: 1 run." in page
     assert figures(runs, "test").values("cifar10-4000", "none") == {0: 20.0}
@@ -193,10 +194,10 @@ def test_unknown_tasks_and_arms_are_plain_and_learned():
 
 
 def test_tables_decide_the_order():
-    names = ("gap", "another", "trivialaugment", "none")
+    names = ("difficulty", "another", "trivialaugment", "none")
     tasks = ("zzz", "cifar100-10000", "cifar10-1280")
     found = figures(runs_of({task: {name: [80] for name in names} for task in tasks}))
-    assert found.arms == ["none", "trivialaugment", "gap", "another"]
+    assert found.arms == ["none", "trivialaugment", "difficulty", "another"]
     assert found.tasks == ["cifar10-1280", "cifar100-10000", "zzz"]
 
 
@@ -206,12 +207,12 @@ def test_tables_decide_the_order():
 def test_words_name_every_loss_with_its_interval_and_seeds():
     runs = runs_of(
         {
-            "cifar10-1280": {"none": [65, 66], "trivialaugment": [74, 75], "gap": [73, 74.01]},
-            "cifar10-4000": {"none": [81, 82], "trivialaugment": [85, 85], "gap": [84.9, 84.0]},
-            "cifar100-10000": {"none": [62], "trivialaugment": [64], "gap": [63]},
+            "cifar10-1280": {"none": [65, 66], "trivialaugment": [74, 75], "difficulty": [73, 74.01]},
+            "cifar10-4000": {"none": [81, 82], "trivialaugment": [85, 85], "difficulty": [84.9, 84.0]},
+            "cifar100-10000": {"none": [62], "trivialaugment": [64], "difficulty": [63]},
         }
     )
-    to_none, to_trivial = verdicts(figures(runs), "gap")
+    to_none, to_trivial = verdicts(figures(runs), "difficulty")
     assert to_none.summary.endswith("Of 3 tasks it loses on 0 and wins on 1; 2 cannot tell.")
     assert to_none.details == ()
     assert re.match(r"Against TrivialAugment: -0\.77 \[.*\] points over 2 tasks without traps\. ", to_trivial.summary)
@@ -223,12 +224,14 @@ def test_words_name_every_loss_with_its_interval_and_seeds():
 
 
 def test_words_compare_with_the_frozen_control_and_say_what_is_missing():
-    arms = {"none": [80, 81], "gap": [82, 83], "gap-frozen": {5: 84}}
+    arms = {"none": [80, 81], "difficulty": [82, 83], "difficulty-frozen": {5: 84}}
     found = figures(runs_of({"cifar10-4000": arms}))
-    to_none, to_frozen = verdicts(found, "gap")
+    to_none, to_frozen = verdicts(found, "difficulty")
     assert to_none.summary.startswith("Against none: +2.00 [+2.00, +2.00] points over 1 task without traps. ")
-    assert to_frozen.summary == ("Against its frozen control, gap-frozen: no task has runs of both with the same seed.")
-    assert [each.summary.split(":")[0] for each in verdicts(found, "gap-frozen")] == ["Against none"]
+    assert to_frozen.summary == (
+        "Against its frozen control, difficulty-frozen: no task has runs of both with the same seed."
+    )
+    assert [each.summary.split(":")[0] for each in verdicts(found, "difficulty-frozen")] == ["Against none"]
 
 
 # The page and the table of the docs
@@ -264,7 +267,7 @@ def test_page_has_every_part(page):
         assert f"<td>{arm}</td>" in page
     assert "set &lt;point&gt;" in page
     assert "set <point>" not in page
-    assert "its frozen control, gap-frozen" in page
+    assert "its frozen control, difficulty-frozen" in page
     assert "MNIST with flips, 1,000 images counts" in page
     assert "python benchmarks/proving_ground.py --data DIR" in page
 
@@ -275,7 +278,7 @@ def test_the_page_of_no_runs(tmp_path):
     check_well_formed(page)
 
 
-@pytest.mark.parametrize("arms", [("none",), ("gap",), ("none", "gap")])
+@pytest.mark.parametrize("arms", [("none",), ("difficulty",), ("none", "difficulty")])
 def test_pages_of_few_runs(arms):
     runs = [make_run(arm=arm, difficulty=None) for arm in arms]
     check_well_formed(render(figures(runs)))
@@ -284,7 +287,7 @@ def test_pages_of_few_runs(arms):
 
 
 def test_the_command(tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "proving_tasks", SimpleNamespace(TASKS=TASKS, ARMS=ARMS))
+    monkeypatch.setitem(sys.modules, "proving_tasks", SimpleNamespace(TASKS=TASKS, ARMS=ARMS, WITHDRAWN={}))
     path = tmp_path / "runs.json"
     assert proving_page.main([str(path)]) == 2
     assert capsys.readouterr().err == f"there is no file {path}; proving_ground.py writes files of runs\n"
@@ -305,24 +308,31 @@ def test_the_table_of_the_docs(tmp_path):
     assert proving_table(figures_of([tmp_path / "empty.json"])) == "No runs yet."
     runs = runs_of(
         {
-            "cifar10-4000": {"none": [81, 82], "trivialaugment": [84, 85], "gap": [83, 84]},
-            "mnist-flips-1000": {"none": [97, 97], "trivialaugment": [95, 95], "gap": [97, 97]},
+            "cifar10-4000": {"none": [81, 82], "trivialaugment": [84, 85], "difficulty": [83, 84]},
+            "mnist-flips-1000": {"none": [97, 97], "trivialaugment": [95, 95], "difficulty": [97, 97]},
         }
     )
     text = proving_table(figures(runs))
     assert "| accuracy, % | CIFAR-10, 4,000 images | MNIST with flips, 1,000 images (trap) |" in text
-    assert "| **gap** | 83.50 ± 0.71 (2) | 97.00 ± 0.00 (2) |" in text
+    assert "| **difficulty** | 83.50 ± 0.71 (2) | 97.00 ± 0.00 (2) |" in text
     assert "| best-fixed | 84.50 ± 0.71 (2) | 97.00 ± 0.00 (2) |" in text
-    assert "| **gap** | +2.00 [+2.00, +2.00] (1 task) | -1.00 [-1.00, -1.00] (1 task) |" in text
+    assert "| **difficulty** | +2.00 [+2.00, +2.00] (1 task) | -1.00 [-1.00, -1.00] (1 task) |" in text
     assert "MNIST with flips, 1,000 images counts" in text
     assert "12 runs on NVIDIA H200." in text
 
 
+def test_withdrawn_arms_keep_their_results_and_cannot_be_run():
+    found = figures_of([proving_page.RESULT_FILE])
+    assert found.arms[-2:] == ["gap", "gap-frozen"] == found.learned
+    assert found.meaning("gap").startswith("withdrawn: ")
+    assert proving_tasks.WITHDRAWN.keys().isdisjoint(proving_tasks.ARMS)
+
+
 def test_intervals_of_many_tasks_are_wider():
     ours, none = {0: 83.0, 1: 84.0, 2: 87.0}, {0: 81.0, 1: 83.0, 2: 83.0}
-    both = {"none": [*none.values()], "gap": [*ours.values()]}
+    both = {"none": [*none.values()], "difficulty": [*ours.values()]}
     text = by_task_table(
-        figures(runs_of({"cifar10-4000": both, "mnist-flips-1000": {"none": [97], "gap": [96]}})), "gap"
+        figures(runs_of({"cifar10-4000": both, "mnist-flips-1000": {"none": [97], "difficulty": [96]}})), "difficulty"
     )
     differences = [ours[seed] - none[seed] for seed in ours]
     half = stats.t.ppf(1 - 0.05 / 2 / 2, df=2) * stats.sem(differences)  # two tasks, two ends

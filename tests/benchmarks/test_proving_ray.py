@@ -17,7 +17,7 @@ from proving_results import load_runs  # noqa: E402
 __all__ = ["cluster", "two_nodes"]
 
 LIMIT = 240
-OPTIONS = ("--tasks", "digits-300", "--arms", "none,gap", "--seeds", "0", "--no-page",
+OPTIONS = ("--tasks", "digits-300", "--arms", "none,difficulty", "--seeds", "0", "--no-page",
            "--set", "epochs=20", "--set", "evaluate_every=1", "--set", "model=wrn-10-1")  # fmt: skip
 
 
@@ -43,7 +43,7 @@ def test_a_node_dies_and_the_results_are_those_of_one_machine(two_nodes, tmp_pat
     assert local.returncode == 0, output
 
     process = start(there, "--on", two_nodes.address)
-    metrics = [there / "runs" / f"digits-300-v1-{arm}-0" / "metrics.jsonl" for arm in ("none", "gap")]
+    metrics = [there / "runs" / f"digits-300-v1-{arm}-0" / "metrics.jsonl" for arm in ("none", "difficulty")]
     limit = time.monotonic() + LIMIT
     while not all(path.exists() and path.stat().st_size for path in metrics):
         assert process.poll() is None, process.communicate()[0]
@@ -55,7 +55,7 @@ def test_a_node_dies_and_the_results_are_those_of_one_machine(two_nodes, tmp_pat
     assert "2 runs to train, 2 at a time" in output
     assert output.count("a worker was lost (its node died); another trains Job(") == 1, output
     assert results(there) == results(here)
-    assert set(results(here)) == {"none", "gap"}
+    assert set(results(here)) == {"none", "difficulty"}
     assert not list((there / "runs").glob(".nodes*"))
 
 

@@ -26,7 +26,7 @@ def test_examples():
 
 
 def test_runs_survive_the_file_one_per_line_and_in_order(tmp_path):
-    runs = [make_run(arm=arm, seed=seed) for arm in ("none", "gap") for seed in (1, 0)]
+    runs = [make_run(arm=arm, seed=seed) for arm in ("none", "difficulty") for seed in (1, 0)]
     save_runs(tmp_path / "deep" / "runs.json", [*runs, failed_run()])
     found = load_runs(tmp_path / "deep" / "runs.json")
     assert found == sorted([*runs, failed_run()], key=key)
@@ -45,7 +45,7 @@ def test_a_run_replaces_the_one_with_its_key(tmp_path):
     path = tmp_path / "runs.json"
     add_run(path, make_run(accuracy=80.0))
     add_run(path, make_run(accuracy=81.0, settings={"renamed": 1}))
-    others = [{"seed": 1}, {"arm": "gap"}, {"task": "other"}, {"task_version": 2}, {"measured_on": "test"}]
+    others = [{"seed": 1}, {"arm": "difficulty"}, {"task": "other"}, {"task_version": 2}, {"measured_on": "test"}]
     for other in others:
         add_run(path, make_run(accuracy=82.0) | other)
     found = load_runs(path)

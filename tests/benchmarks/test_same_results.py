@@ -74,7 +74,7 @@ def test_times_do_not_matter(places):
         ({"delta": [0.5, 0.25, 0.0]}, "line 2, delta[2]: null in OLD, 0.0 in NEW"),
         ({"delta": [0.5, 0.25]}, "line 2, delta has 3 items in OLD and 2 in NEW"),
         ({"epoch": 1.0}, "line 2, epoch: 1 in OLD, 1.0 in NEW"),
-        ({"gap": 0.5}, "line 2, gap is missing in OLD"),
+        ({"wanted": 0.5}, "line 2, wanted is missing in OLD"),
     ],
 )
 def test_a_change_in_metrics_is_found_where_it_is(places, changed, told):
@@ -92,9 +92,9 @@ def test_keys_and_lines_that_are_missing_are_found(places):
 
 
 def test_zeros_have_signs_and_nan_is_nan(places):
-    old = metrics(places[0], {"gap": float("nan"), "delta": 0.0})
-    assert first_difference(old, metrics(places[1], {"gap": float("nan"), "delta": 0.0})) is None
-    assert first_difference(old, metrics(places[1], {"gap": float("nan"), "delta": -0.0})) is not None
+    old = metrics(places[0], {"wanted": float("nan"), "delta": 0.0})
+    assert first_difference(old, metrics(places[1], {"wanted": float("nan"), "delta": 0.0})) is None
+    assert first_difference(old, metrics(places[1], {"wanted": float("nan"), "delta": -0.0})) is not None
 
 
 def test_a_missing_file_is_a_difference_also_where_both_lack_it(places):
@@ -121,10 +121,12 @@ def test_a_renamed_key_is_accepted_with_the_table_alone(places):
 
 @pytest.mark.parametrize(("value", "same"), [(None, True), ([], True), (0.0, False), ([1.0], False), (False, False)])
 def test_a_new_version_may_leave_out_what_was_empty(places, value, same):
-    old, new = metrics(places[0], STEP | {"gap": value}), metrics(places[1], STEP)
-    assert first_difference(old, new) == "metrics.jsonl line 1, gap is missing in NEW"
-    assert (first_difference(old, new, left_out=frozenset({"gap"})) is None) == same
-    assert first_difference(new, old, left_out=frozenset({"gap"})) == "metrics.jsonl line 1, gap is missing in OLD"
+    old, new = metrics(places[0], STEP | {"wanted": value}), metrics(places[1], STEP)
+    assert first_difference(old, new) == "metrics.jsonl line 1, wanted is missing in NEW"
+    assert (first_difference(old, new, left_out=frozenset({"wanted"})) is None) == same
+    assert (
+        first_difference(new, old, left_out=frozenset({"wanted"})) == "metrics.jsonl line 1, wanted is missing in OLD"
+    )
 
 
 def test_a_key_left_out_by_the_table_is_left_out_in_both(places):
@@ -151,14 +153,17 @@ def test_added_keys_may_lack_in_the_old_version_only(places):
 
 
 def test_comparisons_are_compared_without_times_and_with_renamed_arms(places):
-    old = {"against": "none", "summary": [{"arm": "improved", "mean": 90.0, "seconds": 1.0, "overhead": {"filter": 2}}]}
-    new = {"against": "none", "summary": [{"arm": "gap", "mean": 90.0, "seconds": 2.0, "overhead": {"filter": 3}}]}
+    old = {
+        "against": "none",
+        "summary": [{"arm": "particles", "mean": 90.0, "seconds": 1.0, "overhead": {"filter": 2}}],
+    }
+    new = {"against": "none", "summary": [{"arm": "paper", "mean": 90.0, "seconds": 2.0, "overhead": {"filter": 3}}]}
     files = document(places[0], "compare.json", old), document(places[1], "compare.json", new)
-    assert first_difference(*files) == 'compare.json summary[0].arm: "improved" in OLD, "gap" in NEW'
-    assert first_difference(*files, {"arm=improved": "arm=gap"}) is None
+    assert first_difference(*files) == 'compare.json summary[0].arm: "particles" in OLD, "paper" in NEW'
+    assert first_difference(*files, {"arm=particles": "arm=paper"}) is None
     new["summary"][0]["mean"] = 90.00000000000001
     document(places[1], "compare.json", new)
-    assert first_difference(*files, {"arm=improved": "arm=gap"}) == (
+    assert first_difference(*files, {"arm=particles": "arm=paper"}) == (
         "compare.json summary[0].mean: 90.0 in OLD, 90.00000000000001 in NEW"
     )
 
@@ -195,10 +200,10 @@ def test_tensors_of_other_bits_types_shapes_and_names_are_found(places):
 def test_the_table_has_what_is_compared_and_commands_change_by_it(monkeypatch):
     compared_files = {Path(file).name for case in CASES for file in case.files}
     assert compared_files | {"command", "bench"} == set(RENAMES)
-    case = Case(name="x", command="train folder --preset improved --set data_dir={digits}")
-    monkeypatch.setitem(same_results_cases.RENAMES, "command", {"--preset improved": "--set filter=gap"})
-    assert case.words("/a b", new_names=False)[2:] == ["--preset", "improved", "--set", "data_dir=/a b"]
-    assert case.words("/a b", new_names=True)[2:] == ["--set", "filter=gap", "--set", "data_dir=/a b"]
+    case = Case(name="x", command="train folder --preset paper --set data_dir={digits}")
+    monkeypatch.setitem(same_results_cases.RENAMES, "command", {"--preset paper": "--set filter=paper"})
+    assert case.words("/a b", new_names=False)[2:] == ["--preset", "paper", "--set", "data_dir=/a b"]
+    assert case.words("/a b", new_names=True)[2:] == ["--set", "filter=paper", "--set", "data_dir=/a b"]
     assert respelled(["a", "a"], {"a": "b c", "b c b": "d"}) == ["d", "c"]
 
 

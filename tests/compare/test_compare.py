@@ -352,7 +352,10 @@ def test_settings_may_change_while_nothing_has_started(tmp_path):
         (["digits", "--set", "epocs=3"], "there is no setting 'epocs'; did you mean epochs?"),
         (["digits", "--set", "seed=3"], "use --seeds"),
         (["digits", "--set", "filter=paper"], "--set filter is not for comparisons: set it per arm"),
-        (["digits", "--arms", "none,gap", "--set", "eta=1"], "none of the filters compared, gap, has a setting eta"),
+        (
+            ["digits", "--arms", "none,difficulty", "--set", "eta=1"],
+            "none of the filters compared, difficulty, has a setting eta",
+        ),
         (["digits", "--arms", "none", "--against", "nune"], "--against names 'nune', which is not an arm"),
         (["digits", "--arms", "mine:policy=schedule:absent.json"], "there is no policy file"),
     ],

@@ -50,7 +50,6 @@ def test_the_controls_differ_from_their_filter_in_kind_alone():
     assert changed("paper", "paper-shuffled") == {"kind"}
     assert changed("paper", "paper-unskipped") == {"kind"}
     assert changed("difficulty", "difficulty-frozen") == {"kind"}
-    assert changed("gap", "gap-frozen") == {"kind"}
     assert changed("paper", "paper-authors") == {"kind", "m", "start_value", "resampling"}
     assert ARMS["paper-authors"].config(base, seed=0).ops == TIMM_OPS
 
@@ -123,7 +122,7 @@ def test_arms_that_are_none(text, message):
 
 
 def test_errors_in_an_arms_settings_name_the_arm():
-    (arm,) = parse_arms("mine:filter=gap,sgima=0.1")
+    (arm,) = parse_arms("mine:filter=paper,sgima=0.1")
     with pytest.raises(ConfigError, match="arm 'mine': there is no setting 'sgima'; did you mean sigma"):
         arm.config(DIGITS, seed=0)
 
@@ -139,13 +138,11 @@ def test_an_arm_does_not_leave_its_epochs_to_the_data():
 def test_what_a_comparison_sets_counts_more_than_a_filters_own_settings():
     base = Base.of(get_recipe("cifar10-wrn28-2"), ["m=7", "eta=0.5", "sigma=0.01", "epochs=3"])
     found = {
-        arm.name: arm.config(base, seed=0)
-        for arm in parse_arms("none,gap,paper,paper-authors,mine:filter=gap,sigma=0.3")
+        arm.name: arm.config(base, seed=0) for arm in parse_arms("none,paper,paper-authors,mine:filter=paper,sigma=0.3")
     }
     assert {config.training.epochs for config in found.values()} == {3}
     filters = {name: config.filter for name, config in found.items() if config.searches}
     assert {name: (filter.m, filter.sigma) for name, filter in filters.items()} == {
-        "gap": (7.0, 0.01),
         "paper": (7.0, 0.01),
         "paper-authors": (7.0, 0.01),
         "mine": (7.0, 0.3),
@@ -156,7 +153,7 @@ def test_what_a_comparison_sets_counts_more_than_a_filters_own_settings():
 
 def test_ops_that_a_comparison_sets_are_those_of_all_arms():
     base = Base.of(get_recipe("digits"), ["ops=Rotate,Invert", "nonzero=1"])
-    for arm in parse_arms("gap,paper,paper-authors,trivialaugment"):
+    for arm in parse_arms("difficulty,paper,paper-authors,trivialaugment"):
         assert arm.config(base, seed=0).ops == ("Rotate", "Invert")
     (own,) = parse_arms("mine:ops=(Color,Invert)")
     assert own.config(base, seed=0).ops == ("Color", "Invert")

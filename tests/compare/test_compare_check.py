@@ -81,7 +81,7 @@ def test_settings_of_all_arms(tmp_path):
     ("arms", "message"),
     [
         (
-            "none,large:filter=paper,clone_size=4000,gap",
+            "none,large:filter=paper,clone_size=4000,difficulty",
             "arm 'large': the search does not fit the data: clone_size and measure_size: ",
         ),
         ("none,large:measure_size=4000", "arm 'large': the search does not fit the data: "),
@@ -95,8 +95,8 @@ def test_an_arm_that_does_not_suit_the_data_is_named(tmp_path, arms, message):
 
 
 def test_measure_size_of_the_filters_alone(tmp_path):
-    message = refused(tmp_path, "digits", "--arms", "none,gap,paper", "--set", "measure_size=5000")
-    assert message.startswith("arm 'gap': the search does not fit the data")
+    message = refused(tmp_path, "digits", "--arms", "none,difficulty,paper", "--set", "measure_size=5000")
+    assert message.startswith("arm 'difficulty': the search does not fit the data")
 
 
 @pytest.mark.parametrize("stream", ["false", "true"])
@@ -117,7 +117,7 @@ def test_data_are_loaded_once_and_dropped(pictures, monkeypatch, stream):
     base = base_of("folder", f"data_dir={pictures}", "measure_size=4", f"stream={stream}")
     gc.disable()
     try:
-        check_data(parse_arms("none,trivialaugment,paper,gap,mine:model=resnet-50"), base)
+        check_data(parse_arms("none,trivialaugment,paper,difficulty,mine:model=resnet-50"), base)
         kept = [reference() is not None for references in built for reference in references]
     finally:
         gc.enable()
@@ -128,7 +128,7 @@ def test_data_are_loaded_once_and_dropped(pictures, monkeypatch, stream):
 def test_a_request_for_what_the_machine_lacks(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(ConfigError, match=r"^device=cuda was requested, but torch sees no CUDA device"):
-        check_data(parse_arms("none,gap"), base_of("digits", "device=cuda"))
+        check_data(parse_arms("none,difficulty"), base_of("digits", "device=cuda"))
 
 
 def test_a_comparison_whose_data_have_gone_stays_as_it_is(tmp_path, pictures):

@@ -31,12 +31,12 @@ from particleaugment.util.stop import Stop
 __all__ = ["cluster", "two_nodes"]
 
 LIMIT = 240
-SETTINGS = ["epochs=12", "batch_size=256", "train_size=512", "evaluate_every=1", "measure_size=32", "num_particles=4"]
+SETTINGS = ["epochs=12", "batch_size=256", "train_size=512", "evaluate_every=1", "measure_size=32", "every=1"]
 
 
 def command(path, *arguments):
     words = [word for setting in SETTINGS for word in ("--set", setting)]
-    words = ["compare", "digits", "--out", path, "--arms", "none,gap", "--seeds", "0", *words, *arguments]
+    words = ["compare", "digits", "--out", path, "--arms", "none,difficulty", "--seeds", "0", *words, *arguments]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     return subprocess.Popen(
         [sys.executable, "-m", "particleaugment", *map(str, words)],
@@ -85,7 +85,7 @@ def figures(folder):
 @pytest.mark.slow
 def test_a_node_that_dies_costs_no_more_than_the_time_since_the_last_checkpoint(two_nodes, local, tmp_path):
     folder = ComparisonFolder(tmp_path / "c")
-    paths = [folder.path / "runs" / name for name in ("none-0", "gap-0")]
+    paths = [folder.path / "runs" / name for name in ("none-0", "difficulty-0")]
     process = command(folder.path, "--on", two_nodes.address)
     wait_until(lambda: all(epochs(path) >= 2 and find_checkpoints(path) for path in paths), process)
     two_nodes.remove_node(next(iter(two_nodes.worker_nodes)), allow_graceful=False)
@@ -102,7 +102,7 @@ def test_a_node_that_dies_costs_no_more_than_the_time_since_the_last_checkpoint(
 @pytest.mark.slow
 def test_stopped_and_continued(two_nodes, local, tmp_path):
     folder = ComparisonFolder(tmp_path / "c")
-    paths = [folder.path / "runs" / name for name in ("none-0", "gap-0")]
+    paths = [folder.path / "runs" / name for name in ("none-0", "difficulty-0")]
     process = command(folder.path, "--on", two_nodes.address)
     wait_until(lambda: all(epochs(path) >= 1 for path in paths), process)
     process.send_signal(signal.SIGINT)

@@ -43,16 +43,16 @@ def advice(accuracies, measured_on="validation", **options):
 
 
 def test_a_clear_winner():
-    found = advice({"none": [81.8, 81.5, 82.0], "trivialaugment": [84.7, 84.5, 84.8], "gap": [83.7, 83.6, 83.7]})
+    found = advice({"none": [81.8, 81.5, 82.0], "trivialaugment": [84.7, 84.5, 84.8], "difficulty": [83.7, 83.6, 83.7]})
     assert (found.arm, found.sureness, found.level) == ("trivialaugment", "clear", ())
     assert found.accuracy == pytest.approx(84.667, abs=1e-3)
     assert (found.over_none.against, found.over_none.points.pairs) == ("none", 3)
-    assert (found.over_rival.against, found.over_rival.points.mean) == ("gap", pytest.approx(1.0))
+    assert (found.over_rival.against, found.over_rival.points.mean) == ("difficulty", pytest.approx(1.0))
     assert found.text == (
         "Recommendation: trivialaugment, 84.67 ± 0.15 % on validation images (3 seeds). It beats none by +2.90 "
-        "[+2.65, +3.15] points. Its lead over the runner-up, gap, is +1.00 [+0.75, +1.25] points. This is clear: "
-        "the 95 % interval of its lead over every other arm is above 0. The same runs picked the best of 3 arms, "
-        "so its lead is slightly optimistic."
+        "[+2.65, +3.15] points. Its lead over the runner-up, difficulty, is +1.00 [+0.75, +1.25] points. This is "
+        "clear: the 95 % interval of its lead over every other arm is above 0. The same runs picked the best of 3 "
+        "arms, so its lead is slightly optimistic."
     )
 
 
@@ -73,14 +73,18 @@ def test_level_arms_give_way_to_the_simplest():
         {
             "none": [81.0, 81.2, 80.9],
             "trivialaugment": [84.6, 84.4, 85.0],
-            "gap": [84.5, 84.9, 84.8],
+            "difficulty": [84.5, 84.9, 84.8],
         }
     )
-    assert (found.arm, found.sureness, found.level) == ("trivialaugment", "cannot tell", ("trivialaugment", "gap"))
-    assert found.over_rival.against == "gap"
+    assert (found.arm, found.sureness, found.level) == (
+        "trivialaugment",
+        "cannot tell",
+        ("trivialaugment", "difficulty"),
+    )
+    assert found.over_rival.against == "difficulty"
     assert found.over_rival.points.mean < 0 < found.over_none.points.low
     assert "It beats none by +3.63 [" in found.text
-    assert "cannot tell which arm is best: gap has the highest mean, 84.73 %, but leads by +0.07 [" in found.text
+    assert "cannot tell which arm is best: difficulty has the highest mean, 84.73 %, but leads by +0.07 [" in found.text
     assert "none before fixed policies before learned ones" in found.text
     assert "More than 50 seeds would be needed to separate them." in found.text
 
@@ -92,16 +96,20 @@ def test_no_policy_comes_before_any_policy():
 
 
 def test_a_level_choice_over_none_says_so():
-    found = advice({"gap": [80.4, 80.0, 80.5], "trivialaugment": [80.1, 80.3, 80.3], "none": [80.2, 80.1, 80.25]})
+    found = advice(
+        {"difficulty": [80.4, 80.0, 80.5], "trivialaugment": [80.1, 80.3, 80.3], "none": [80.2, 80.1, 80.25]}
+    )
     assert found.arm == "none"
-    found = advice({"gap": [80.5, 80.3, 80.8], "trivialaugment": [80.1, 80.5, 80.3], "none": [80.2, 80.0, 80.5]})
-    assert (found.arm, found.level) == ("trivialaugment", ("gap", "trivialaugment")), "none is 0.3 below gap"
+    found = advice({"difficulty": [80.5, 80.3, 80.8], "trivialaugment": [80.1, 80.5, 80.3], "none": [80.2, 80.0, 80.5]})
+    assert (found.arm, found.level) == ("trivialaugment", ("difficulty", "trivialaugment")), (
+        "none is 0.3 below difficulty"
+    )
     assert "Its difference from none is +0.07 [" in found.text
     assert "points: level." in found.text
 
 
 def test_the_best_may_be_the_simplest_and_level():
-    found = advice({"none": [80.2, 80.6, 80.4], "gap": [80.1, 80.7, 80.0]})
+    found = advice({"none": [80.2, 80.6, 80.4], "difficulty": [80.1, 80.7, 80.0]})
     assert (found.arm, found.sureness) == ("none", "cannot tell")
     assert "It has the highest mean, but these runs cannot tell whether it is the best arm" in found.text
 
@@ -116,9 +124,9 @@ def test_of_level_arms_of_a_kind_the_cheaper_then_the_better():
 
 
 def test_of_arms_that_are_as_simple_it_says_what_decided():
-    level = {"trivialaugment": [84.0, 84.4, 84.5], "randaugment": [84.3, 84.5, 84.3], "gap": [84.2, 84.5, 84.3]}
+    level = {"trivialaugment": [84.0, 84.4, 84.5], "randaugment": [84.3, 84.5, 84.3], "difficulty": [84.2, 84.5, 84.3]}
     better, cheaper = advice(level), advice(level, seconds={"randaugment": 120.0})
-    names = "trivialaugment, randaugment and gap are level (3 seeds); "
+    names = "trivialaugment, randaugment and difficulty are level (3 seeds); "
     assert better.verdict == f"{names}of the simplest, randaugment has the highest mean."
     assert cheaper.verdict == f"{names}of the simplest, trivialaugment takes the least time."
     assert "before learned ones; of those that are as simple, trivialaugment takes the least time." in cheaper.text
@@ -130,8 +138,8 @@ def test_seeds_that_only_one_arm_has_decide_nothing():
     found = advice(runs)
     assert (found.arm, found.sureness) == ("trivialaugment", "clear"), "it is 2 points above on every shared seed"
     assert found.verdict.endswith("points over none (3 seeds)."), "as many as the interval is over"
-    level = advice(runs | {"gap": {0: 82.3, 1: 81.9, 2: 82.3, 3: 69.9, 4: 70.4, 5: 69.9}})
-    assert "gap has the highest mean on the seeds that all arms have, 82.17 %, but leads by +0.0" in level.text
+    level = advice(runs | {"difficulty": {0: 82.3, 1: 81.9, 2: 82.3, 3: 69.9, 4: 70.4, 5: 69.9}})
+    assert "difficulty has the highest mean on the seeds that all arms have, 82.17 %, but leads by +0.0" in level.text
     assert "level (6 seeds)" in level.verdict
 
 
@@ -156,12 +164,13 @@ def test_one_seed_is_too_few():
 
 
 def test_two_seeds_are_too_few_however_far_apart_the_arms_are():
-    found = advice({"none": [65.6, 65.7], "trivialaugment": [74.0, 74.1], "gap": [70.0, 70.1]})
+    found = advice({"none": [65.6, 65.7], "trivialaugment": [74.0, 74.1], "difficulty": [70.0, 70.1]})
     assert found.arm is None
     assert "two seeds are too few: two runs of the same arm also differ. Train 3 or more" in found.text
     assert "--seeds 0,1,2." in found.text
     assert found.verdict == (
-        "trivialaugment is ahead of gap by 4.00 points (74.05 % against 70.05 %); two seeds are too few for a verdict."
+        "trivialaugment is ahead of difficulty by 4.00 points (74.05 % against 70.05 %); two seeds are too few for a "
+        "verdict."
     )
 
 
@@ -178,9 +187,9 @@ def test_arms_without_common_seeds():
 
 
 def test_an_arm_with_two_seeds_is_not_considered():
-    found = advice({"none": [80.0, 80.1, 80.0], "trivialaugment": [84.0, 84.0, 84.1], "gap": [99.0, 99.0]})
+    found = advice({"none": [80.0, 80.1, 80.0], "trivialaugment": [84.0, 84.0, 84.1], "difficulty": [99.0, 99.0]})
     assert found.arm == "trivialaugment"
-    assert "fewer than 3 finished seeds are shared with trivialaugment: gap." in found.text
+    assert "fewer than 3 finished seeds are shared with trivialaugment: difficulty." in found.text
 
 
 def test_verdicts_in_one_sentence():
@@ -188,8 +197,8 @@ def test_verdicts_in_one_sentence():
     assert clear.verdict == "trivialaugment is best: +2.90 [+2.65, +3.15] points over none (3 seeds)."
     likely = advice({"none": [81.0, 81.2, 80.9], "trivialaugment": [81.3, 82.2, 81.5]})
     assert likely.verdict.startswith("trivialaugment is likely best: +0.63 [-0.2")
-    level = advice({"none": [80.2, 80.6, 80.4], "gap": [80.1, 80.7, 80.0]})
-    assert level.verdict == "none and gap are level (3 seeds); none is the simplest."
+    level = advice({"none": [80.2, 80.6, 80.4], "difficulty": [80.1, 80.7, 80.0]})
+    assert level.verdict == "none and difficulty are level (3 seeds); none is the simplest."
 
 
 def test_nothing_to_choose_between():

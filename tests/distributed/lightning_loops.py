@@ -78,8 +78,8 @@ def launched(folder):
 
 
 def spawned(folder):
-    """The gap filter, in processes that Lightning starts, which begin with one memory."""
-    search = search_by(pa.GapFilter, measure_size=12, epochs=4, seed=7)
+    """The difficulty filter, in processes that Lightning starts, which begin with one memory."""
+    search = search_by(pa.DifficultyFilter, measure_size=12, epochs=4, seed=7, start=1.5)
     fit(folder, "straight", "ddp_spawn_find_unused_parameters_true", search)
 
 

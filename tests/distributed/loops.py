@@ -17,10 +17,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from toy import IMAGES, LABELS, Convolutional, cross_entropy, network, preprocess, search_by, search_of, step
 
 import particleaugment as pa
+from particleaugment.search.clone import MEASUREMENTS
+from particleaugment.search.filter_base import FilterRecord
 from particleaugment.trainee import batches
 from particleaugment.trainee.ranks import RankError, Ranks, fingerprint
 
 PER_RANK = 6
+HELD_OUT = {"measure_on": "heldout", "measure_size": 11}
 
 
 def prints(*groups):
@@ -48,22 +51,34 @@ def filter_step(search, model, optimizer, world, **more):
     return step(search, model, optimizer, batch_size=2 * PER_RANK // world, **as_double, **more)
 
 
-def gap_search(**settings):
-    return search_by(pa.GapFilter, **({"measure_size": 11, "epochs": 5, "seed": 7} | settings))
+class InPlace(pa.PaperFilter):
+    """Measures its particles on held-out samples by the network as it is, without a clone."""
+
+    kind, trains_clone = "test-in-place", False
+
+    def step(self, state, subject, *, epoch, epochs):
+        subject.trainee.model.eval()
+        key = MEASUREMENTS + state.steps
+        losses, plain = subject.trainee.measure(
+            self.policy(state), subject.split[1], key, progress=subject.progress, phase="measure"
+        )
+        object.__setattr__(self, "found", (losses, plain))  # settings are frozen
+        return self.moved(state), FilterRecord(step=state.steps + 1, ops_per_image=0.0)
 
 
 def measured(world, rank=0, wrap=lambda model: model):
     """What filter steps find on a given network, shared out or not; ranks differ in their statistics of batch norm."""
     found = {}
-    for name, search in {"clone": search_of(), "gap": gap_search()}.items():
+    for name, search in {"clone": search_of(), "held out": search_of(**HELD_OUT)}.items():
         model = exact_network()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
         record = filter_step(search, wrap(model), optimizer, world)
         found[name] = (record.delta, search.state.particles.particles)
     model = network()
     model[1].running_mean += 0.3 * rank
-    record = filter_step(gap_search(), wrap(model), torch.optim.SGD(model.parameters(), lr=0.05), world)
-    found["statistics"] = (record.delta, record.gap, model[1].running_mean - 0.3 * rank)
+    search = search_by(InPlace, num_particles=4, seed=7, **HELD_OUT)
+    filter_step(search, wrap(model), None, world)
+    found["statistics"] = (*search.filter.found, model[1].running_mean - 0.3 * rank)
     return found
 
 
@@ -118,7 +133,7 @@ def shares_of_one():
 
 def held_out_epochs(rank, world):
     """The samples of each epoch on this rank, of a search that holds some out, with a sampler that is made once."""
-    search, found = gap_search(), {}
+    search, found = search_by(pa.DifficultyFilter, measure_size=11, epochs=5, seed=7), {}
     train = search.training_set()
     sampler = DistributedSampler(train, world, rank, seed=3)
     model = network()
@@ -133,8 +148,8 @@ def observed(rank):
     """What a filter is told of the training loss, where each rank observes its own samples."""
     told = []
 
-    class Listening(pa.GapFilter):
-        kind, needs_training_loss = "test-listening", True
+    class Listening(pa.DifficultyFilter):
+        kind = "test-listening"
 
         def step(self, state, subject, *, epoch, epochs):
             told.append(subject.training_loss)

@@ -40,7 +40,7 @@ def test_a_loop_of_ones_own_keeps_one_policy_and_its_network(own):
 def test_steps_find_what_one_process_finds(own, how):
     alone = loops.measured(world=1)
     for found in own:
-        for name in ("clone", "gap", "statistics"):
+        for name in ("clone", "held out", "statistics"):
             for here, there in zip(found[how][name], alone[name]):
                 torch.testing.assert_close(torch.as_tensor(here), torch.as_tensor(there), rtol=1e-6, atol=1e-6)
 

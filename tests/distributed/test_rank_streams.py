@@ -10,8 +10,9 @@ from PIL import Image
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are found in /proc")
 SETTINGS = (
     *("model=wrn-10-1", "image_size=16", "crop=2", "epochs=2", "batch_size=7", "learning_rate=0.02", "workers=1"),
-    *("num_particles=4", "measure_size=5", "precision=fp32", "device=cpu", "validation=9"),
+    *("measure_size=5", "precision=fp32", "device=cpu", "validation=9"),
 )
+OF_FILTER = {"paper": ("clone_size=11", "num_particles=4"), "difficulty": ("start=1", "every=1")}
 
 
 @pytest.fixture(scope="module")
@@ -26,14 +27,14 @@ def pictures(tmp_path_factory):
     return root
 
 
-@pytest.mark.parametrize("filter", [pytest.param("gap", marks=pytest.mark.slow), "paper"])
+@pytest.mark.parametrize("filter", [pytest.param("difficulty", marks=pytest.mark.slow), "paper"])
 def test_streamed_on_two_ranks_is_in_memory_on_two_ranks(pictures, tmp_path, filter):
     found = {}
     for stream in ("true", "false"):
         path = tmp_path / stream
-        settings = [part for s in (*SETTINGS, f"stream={stream}") for part in ("--set", s)]
-        clone = ["--set", "clone_size=11"] if filter == "paper" else []
-        where = [*clone, "--set", f"filter={filter}", "--set", f"data_dir={pictures}", "--out", path]
+        chosen = (*SETTINGS, *OF_FILTER[filter], f"stream={stream}", f"filter={filter}", f"data_dir={pictures}")
+        settings = [part for s in chosen for part in ("--set", s)]
+        where = ["--out", path]
         code, output, errors = ranks_together("-m", "particleaugment", "train", "folder", *settings, *where)
         assert code == 0, errors
         assert "DistributedDataParallel on 2 ranks" in output

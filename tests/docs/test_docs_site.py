@@ -79,6 +79,4 @@ def test_pictures_are_drawn_from_the_result_files(monkeypatch):
     pictures = runpy.run_path(str(ROOT / "benchmarks" / "pictures.py"))
     (risen,) = re.findall(r"plain images rose \| (\d+) ", (ROOT / "docs" / "results.md").read_text())
     assert f"the loss rose: {risen} steps" in pictures["literal_run"]()
-    gaussian, sparse = (pictures["applied_ops"](kind) for kind in ("gaussian", "sparse"))
-    assert gaussian[-1] > 6
-    assert all(0.6 < value < 0.9 for value in sparse)
+    assert pictures["applied_ops"]()[-1] > 6

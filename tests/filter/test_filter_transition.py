@@ -10,8 +10,6 @@ from scipy import stats
 from particleaugment import filter as pf
 
 PROPERTY = settings(max_examples=60, deadline=None, derandomize=True)
-SPARSE = partial(pf.sparse_transition, nonzero=1, value=0.25)
-MOVES = pytest.mark.parametrize("move", [pf.transition, SPARSE], ids=["transition", "sparse_transition"])
 PARTICLES = st.integers(1, 6).flatmap(
     lambda n: st.lists(
         st.lists(st.just(0.0) | st.just(1.0) | st.floats(0, 1), min_size=n, max_size=n), min_size=2, max_size=12
@@ -23,43 +21,38 @@ def centre(num_particles, num_ops, value=0.5):
     return pf.ParticleSet(torch.full((num_particles, num_ops), value, dtype=torch.float64))
 
 
-@MOVES
 @PROPERTY
 @given(PARTICLES, st.sampled_from([0.0, 0.05, 1.0, 1e6]), st.floats(-2, 2), st.integers(0, 2**32 - 1))
-def test_particles_stay_probabilities_and_weights_stay(move, particles, sigma, velocity, step):
+def test_particles_stay_probabilities_and_weights_stay(particles, sigma, velocity, step):
     s = pf.ParticleSet(particles, torch.arange(len(particles)))
-    drift = {"velocity": velocity} if move is pf.transition else {}
-    moved = move(s, sigma=sigma, **drift, seed=9, step=step)
+    moved = pf.transition(s, sigma=sigma, velocity=velocity, seed=9, step=step)
     assert moved.particles.shape == s.particles.shape
     assert ((moved.particles >= 0) & (moved.particles <= 1)).all()
     assert torch.equal(moved.log_weights, s.log_weights)
 
 
-@MOVES
-def test_a_move_is_pure(move):
+def test_a_move_is_pure():
     s = pf.sparse_init(num_particles=20, num_ops=15, nonzero=3, seed=0)
     before = s.to_dict()
     global_state = torch.random.get_rng_state()
-    moved = move(s, sigma=0.05, seed=0, step=1)
-    assert moved == move(s, sigma=0.05, seed=0, step=1)
-    assert moved != move(s, sigma=0.05, seed=1, step=1)
-    assert moved != move(s, sigma=0.05, seed=0, step=2)
+    moved = pf.transition(s, sigma=0.05, seed=0, step=1)
+    assert moved == pf.transition(s, sigma=0.05, seed=0, step=1)
+    assert moved != pf.transition(s, sigma=0.05, seed=1, step=1)
+    assert moved != pf.transition(s, sigma=0.05, seed=0, step=2)
     assert s.to_dict() == before
     assert torch.equal(global_state, torch.random.get_rng_state())
 
 
-@MOVES
-def test_a_particle_has_its_own_draws(move):
+def test_a_particle_has_its_own_draws():
     large = pf.sparse_init(num_particles=30, num_ops=15, nonzero=3, seed=0)
     small = pf.ParticleSet(large.particles[:10])
-    whole, part = (move(s, sigma=0.2, seed=4, step=7).particles for s in (large, small))
+    whole, part = (pf.transition(s, sigma=0.2, seed=4, step=7).particles for s in (large, small))
     assert torch.equal(whole[:10], part)
 
 
-@MOVES
-def test_seed_and_step_may_be_device_scalars(move):
+def test_seed_and_step_may_be_device_scalars():
     s = pf.sparse_init(num_particles=5, num_ops=4, nonzero=2, seed=0)
-    assert move(s, seed=torch.tensor(3), step=torch.tensor(8)) == move(s, seed=3, step=8)
+    assert pf.transition(s, seed=torch.tensor(3), step=torch.tensor(8)) == pf.transition(s, seed=3, step=8)
 
 
 def test_noise_is_normal_with_the_asked_spread():
@@ -112,70 +105,6 @@ def test_without_noise_the_order_of_particles_is_kept(particles, velocity, rando
     assert torch.equal(moved.particles[order], moved_permuted.particles)
 
 
-@PROPERTY
-@given(PARTICLES, st.integers(0, 1000))
-def test_a_sparse_move_without_noise_changes_nothing(particles, step):
-    s = pf.ParticleSet(particles)
-    moved = pf.sparse_transition(s, nonzero=1, value=0.25, sigma=0.0, seed=1, step=step)
-    assert torch.equal(moved.particles > 0, s.particles > 1e-16)
-    torch.testing.assert_close(moved.particles, s.particles, atol=1e-5, rtol=0)
-
-
-def test_250_sparse_moves_keep_the_number_of_active_ops_and_the_papers_do_not():
-    count, n, nonzero, value = 400, 15, 3, 0.25
-    start = pf.sparse_init(num_particles=count, num_ops=n, nonzero=nonzero, value=value, seed=0)
-    sparse = dense = start
-    for step in range(1, 251):
-        sparse = pf.sparse_transition(sparse, nonzero=nonzero, value=value, sigma=0.05, seed=0, step=step)
-        dense = pf.transition(dense, sigma=0.05, seed=0, step=step)
-    active = (sparse.particles > 0).double().sum(1)
-    error = math.sqrt(n * (nonzero / n) * (1 - nonzero / n) / count)
-    assert abs(float(active.mean()) - nonzero) < 3 * error
-    assert abs(sparse.ops_per_image - nonzero * value) < 3 * math.sqrt(n * 0.02 / count)
-    assert dense.ops_per_image > 5
-
-
-def test_the_sparse_move_keeps_its_law():
-    """Particles drawn from the stationary law still follow it after moves of every size."""
-    count, n, nonzero, value = 4000, 5, 2, 0.3
-    generator = torch.Generator().manual_seed(0)
-    uniforms = torch.rand(count, n, generator=generator, dtype=torch.float64)
-    active = torch.rand(count, n, generator=generator) < nonzero / n
-    power = 1 / value - 1
-    s = pf.ParticleSet(torch.where(active, 1 - (1 - uniforms) ** (1 / power), 0.0))
-    for step, sigma in enumerate([0.01, 0.1, 0.5, 3.0]):
-        s = pf.sparse_transition(s, nonzero=nonzero, value=value, sigma=sigma, seed=2, step=step)
-        values = s.particles[s.particles > 0].numpy()
-        assert stats.binomtest(len(values), count * n, nonzero / n).pvalue > 1e-3
-        assert stats.kstest(values, stats.beta(1, power).cdf).pvalue > 1e-3
-
-
-def test_sparse_moves_bring_ops_and_take_them_away():
-    s = pf.sparse_init(num_particles=2000, num_ops=15, nonzero=3, value=0.25, seed=0)
-    for step in range(20):
-        before, s = s, pf.sparse_transition(s, nonzero=3, value=0.25, sigma=0.05, seed=0, step=step)
-    born = ((before.particles == 0) & (s.particles > 0)).double().mean()
-    died = ((before.particles > 0) & (s.particles == 0)).double().mean()
-    # A reflected move of standard deviation sigma carries sigma / sqrt(2 pi) of a uniform law over any point.
-    assert float(born) == pytest.approx(0.05 / math.sqrt(2 * math.pi), rel=0.1)
-    assert float(died) == pytest.approx(0.05 / math.sqrt(2 * math.pi), rel=0.1)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"nonzero": 0}, r"nonzero must be in \[0, 3\], got 0.0"),
-        ({"nonzero": 4}, r"nonzero must be in \[0, 3\], got 4.0"),
-        ({"value": 0}, r"value must be in \[0, 1\], got 0.0"),
-        ({"value": 1}, "value must be below 1"),
-        ({"sigma": -1}, "sigma must be finite and at least 0"),
-    ],
-)
-def test_a_sparse_move_names_bad_arguments(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        pf.sparse_transition(centre(2, 3), **{"nonzero": 1, "value": 0.25, "seed": 0, "step": 1} | arguments)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -193,7 +122,13 @@ def test_a_move_names_bad_arguments(arguments, message):
         pf.transition(centre(2, 3), **{"seed": 0, "step": 1} | arguments)
 
 
-@MOVES
-def test_a_move_wants_a_whole_step(move):
+def test_a_move_wants_a_whole_step():
     with pytest.raises(TypeError, match=r"step must be a whole number, got 1\.5"):
-        move(centre(2, 3), seed=0, step=1.5)
+        pf.transition(centre(2, 3), seed=0, step=1.5)
+
+
+def test_without_selection_particles_grow_dense():
+    s = pf.sparse_init(num_particles=400, num_ops=15, nonzero=3, value=0.25, seed=0)
+    for step in range(1, 251):
+        s = pf.transition(s, sigma=0.05, seed=0, step=step)
+    assert s.ops_per_image > 5

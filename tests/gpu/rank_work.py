@@ -17,7 +17,10 @@ from particleaugment.training.distributed import joined, on_own_device
 
 STEPS, BATCH = 3, 64
 SETTINGS = {"precision": "fp32", "batch_size": BATCH, "learning_rate": 0.02, "deterministic": True, "compile": False}
-SMALL = {"paper": {"clone_size": 128, "measure_size": 64, "num_particles": 6}, "gap": {"measure_size": 64}}
+SMALL = {
+    "paper": {"clone_size": 128, "measure_size": 64, "num_particles": 6},
+    "difficulty": {"measure_size": 64, "start": 2.0, "speed": 2.0},
+}
 
 
 def silent(phase, done, total):

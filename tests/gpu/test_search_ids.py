@@ -13,7 +13,7 @@ pytestmark = [
 
 
 def test_held_out_samples_are_noticed_at_the_step():
-    search, model = search_by(pa.GapFilter, measure_size=12), network().cuda()
+    search, model = search_by(pa.DifficultyFilter, measure_size=12), network().cuda()
     images = IMAGES.cuda()
     search.begin_epoch(1)
     ids = search.training_set().ids.cuda()

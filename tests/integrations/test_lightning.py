@@ -82,13 +82,19 @@ def test_training_batches_are_augmented_and_validation_batches_are_not(tmp_path)
 
 
 def test_a_search_that_holds_samples_out(tmp_path):
-    search, module = pa.ParticleAugment((IMAGES, LABELS), epochs=5, filter=pa.GapFilter(measure_size=12)), Module()
+    search, module = (
+        pa.ParticleAugment((IMAGES, LABELS), epochs=5, filter=pa.DifficultyFilter(measure_size=12)),
+        Module(),
+    )
     with pytest.raises(
         ValueError, match=r"sample \d+ is held out for measuring .* loader, .* from search.training_set"
     ):
         trainer_of(tmp_path, ParticleAugmentCallback(search)).fit(module, loader())
     assert search.steps_taken == 0
-    search, module = pa.ParticleAugment((IMAGES, LABELS), epochs=5, filter=pa.GapFilter(measure_size=12)), Module()
+    search, module = (
+        pa.ParticleAugment((IMAGES, LABELS), epochs=5, filter=pa.DifficultyFilter(measure_size=12)),
+        Module(),
+    )
     trainer_of(tmp_path, ParticleAugmentCallback(search)).fit(module, loader(search, shuffle=True))
     assert search.steps_taken == 4
     unseen = set(search.division.split[1].tolist())
@@ -112,7 +118,7 @@ class WrongIds(torch.utils.data.Dataset):
 
 
 def test_held_out_images_under_other_ids(tmp_path):
-    search = pa.ParticleAugment((IMAGES, LABELS), epochs=3, filter=pa.GapFilter(measure_size=12))
+    search = pa.ParticleAugment((IMAGES, LABELS), epochs=3, filter=pa.DifficultyFilter(measure_size=12))
     with pytest.raises(ValueError, match="some of these images are held out for measuring"):
         trainer_of(tmp_path, ParticleAugmentCallback(search)).fit(Module(), DataLoader(WrongIds(search), batch_size=12))
     assert search.steps_taken == 0

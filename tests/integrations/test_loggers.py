@@ -13,7 +13,7 @@ from toy import network, search_of, step
 import particleaugment as pa
 from particleaugment.report.loggers import SearchLogger, heat_map, search_figures, search_metrics
 from particleaugment.report.tensorboard import EventWriter
-from particleaugment.search.particle_state import ParticleRecord
+from particleaugment.search.paper import ParticleRecord
 
 
 def stepped(steps=2):

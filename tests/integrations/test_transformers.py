@@ -197,7 +197,7 @@ def test_a_run_resumed_within_an_epoch_knows_the_losses_before(tmp_path):
 
 
 def test_a_search_that_holds_samples_out(tmp_path):
-    search = pa.ParticleAugment((IMAGES, LABELS), epochs=5, filter=pa.GapFilter(measure_size=12), seed=7)
+    search = pa.ParticleAugment((IMAGES, LABELS), epochs=5, filter=pa.DifficultyFilter(measure_size=12), seed=7)
     seen, collate = [], AugmentCollator(search, preprocess)
 
     def noting(items):
@@ -211,7 +211,7 @@ def test_a_search_that_holds_samples_out(tmp_path):
     assert trainer.state.global_step == 5 * 4, "the length of an epoch, which the Trainer reads once, does not change"
     unseen = set(search.division.split[1].tolist())
     assert {epoch for epoch, number in seen if number in unseen} == {5}
-    search = pa.ParticleAugment((IMAGES, LABELS), epochs=5, filter=pa.GapFilter(measure_size=12), seed=7)
+    search = pa.ParticleAugment((IMAGES, LABELS), epochs=5, filter=pa.DifficultyFilter(measure_size=12), seed=7)
     trainer = trainer_of(tmp_path, search, save_strategy="no")
     trainer.train_dataset = indexed()
     with pytest.raises(

@@ -19,7 +19,7 @@ def start(*arguments, program=("-m", "particleaugment")):
 
 
 def train(path, filter, *arguments):
-    unknown = {"gap": ("clone_size",), "difficulty": ("clone_size", "num_particles")}.get(filter, ())
+    unknown = {"difficulty": ("clone_size", "num_particles")}.get(filter, ())
     known = [each for each in SETTINGS if not each.startswith(unknown)]
     settings = [part for setting in known for part in ("--set", setting)]
     return start("train", "--set", f"filter={filter}", *settings, "--out", path, "--checkpoint-seconds", 0, *arguments)

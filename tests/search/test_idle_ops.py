@@ -23,7 +23,7 @@ LINE = "Color changes nothing on grey images and is left out"
 
 def search_on(images, filter=None, **settings):
     said = []
-    filter = filter or pa.GapFilter(measure_size=12, num_particles=4)
+    filter = filter or pa.PaperFilter(measure_size=12, clone_size=24, num_particles=4)
     search = pa.ParticleAugment((images, LABELS), epochs=4, filter=filter, say=said.append, **settings)
     return search, said
 
@@ -77,7 +77,7 @@ def test_a_filter_with_a_default_set_of_its_own_loses_color_from_that():
 
 @pytest.mark.parametrize("ops", [("Rotate", "Color"), ("Color",)])
 def test_ops_that_somebody_chose_are_kept(ops):
-    search, said = search_on(GREY, pa.GapFilter(measure_size=12, num_particles=4, nonzero=1), ops=ops)
+    search, said = search_on(GREY, pa.PaperFilter(measure_size=12, clone_size=24, num_particles=4, nonzero=1), ops=ops)
     assert (search.ops, said) == (ops, [])
 
 
@@ -110,14 +110,14 @@ class Pictures:
 def test_data_sets_are_judged_by_a_few_images(mode, left_out, caplog):
     data = Pictures(mode)
     with caplog.at_level(logging.WARNING, "particleaugment"):
-        search = pa.ParticleAugment(data, epochs=4, filter=pa.GapFilter(measure_size=12))
+        search = pa.ParticleAugment(data, epochs=4, filter=pa.PaperFilter(measure_size=12))
     assert ("Color" not in search.ops) == left_out
     assert [record.getMessage() for record in caplog.records] == [LINE] * left_out
     assert 1 <= data.reads <= 32
 
 
 def test_images_that_cannot_be_read_are_not_refused_here():
-    search = pa.ParticleAugment(Pictures("float"), epochs=4, filter=pa.GapFilter(measure_size=12))
+    search = pa.ParticleAugment(Pictures("float"), epochs=4, filter=pa.PaperFilter(measure_size=12))
     assert search.ops == OPS
 
 
@@ -140,7 +140,7 @@ def train(path, *settings):
     return command("train", "digits", *(word for each in settings for word in ("--set", each)), "--out", path)
 
 
-@pytest.mark.parametrize("kind", ["gap", "paper", "difficulty"])
+@pytest.mark.parametrize("kind", ["paper", "difficulty"])
 def test_a_run_on_digits_names_what_it_leaves_out(kind, tmp_path, no_report):
     few = ["clone_size=20"] if kind == "paper" else []
     outcome = train(tmp_path / "run", *OPTIONS, *few, f"filter={kind}")
@@ -197,7 +197,7 @@ def grey_folder(path, mode="L"):
 @pytest.mark.parametrize("stream", ["true", "false"])
 def test_folders_in_memory_and_streamed(mode, left_out, stream, tmp_path):
     place = grey_folder(tmp_path / "images", mode)
-    settings = [f"data=folder:{place}", "image_size=16", f"stream={stream}", "workers=0", "filter=gap"]
+    settings = [f"data=folder:{place}", "image_size=16", f"stream={stream}", "workers=0", "filter=paper"]
     session = session_of(tmp_path / "run", *settings, "batch_size=8", "measure_size=8")
     assert ("Color" not in session.search.ops) == left_out
     session.close()

@@ -225,13 +225,14 @@ def test_what_observe_takes():
 
 
 def test_filters_that_need_no_losses_take_them_all_the_same():
-    search = pa.ParticleAugment((IMAGES, LABELS), epochs=2, filter=pa.GapFilter(measure_size=12))
-    model = network()
+    paper = pa.PaperFilter(num_particles=4, clone_size=24, measure_size=12)
+    search, model = pa.ParticleAugment((IMAGES, LABELS), epochs=2, filter=paper), network()
+    clone = {"optimizer": torch.optim.SGD(model.parameters(), lr=0.05), "batch_size": 12}
     for _ in search.epochs():
         for images, _, ids in DataLoader(search.training_set(), batch_size=36):
             search.augment(images, ids)
             search.observe(ids, torch.ones(len(ids)))
-        search.step(model, loss=cross_entropy, preprocess=preprocess)
+        search.step(model, loss=cross_entropy, preprocess=preprocess, **clone)
     assert search.steps_taken == 1
 
 

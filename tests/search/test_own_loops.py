@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from searching import gap_search, learning, search_of
+from searching import difficulty_search, learning, search_of
 from torch.utils.data import DataLoader
 from toy import IMAGES, LABELS, cross_entropy, preprocess
 
@@ -18,6 +18,7 @@ def end(search, model, optimizer=None):
 def augment_all(search):
     for images, _, ids in DataLoader(search.training_set(), batch_size=12):
         search.augment(images, ids)
+        search.observe(ids, torch.ones(len(ids)))
 
 
 def ids_by_epoch(search, model, stop_after=None):
@@ -33,7 +34,7 @@ def ids_by_epoch(search, model, stop_after=None):
 
 
 def test_a_loop_of_all_epochs():
-    search, (model, _) = gap_search(epochs=5), learning()
+    search, (model, _) = difficulty_search(epochs=5), learning()
     found = ids_by_epoch(search, model)
     assert list(found) == [1, 2, 3, 4, 5]
     assert search.steps_taken == 4, "none follows the last epoch"
@@ -42,10 +43,10 @@ def test_a_loop_of_all_epochs():
 
 
 def test_a_resumed_loop_trains_on_the_samples_it_would_have_trained_on():
-    search, (model, _) = gap_search(epochs=10), learning()
+    search, (model, _) = difficulty_search(epochs=10), learning()
     straight = ids_by_epoch(search, model)
     for stopped_after in range(1, 10):
-        resumed = gap_search(epochs=10)
+        resumed = difficulty_search(epochs=10)
         resumed.load_state_dict(straight[stopped_after][1])
         rest = ids_by_epoch(resumed, model)
         assert list(rest) == list(range(stopped_after + 1, 11))
@@ -54,7 +55,7 @@ def test_a_resumed_loop_trains_on_the_samples_it_would_have_trained_on():
 
 
 def test_a_loop_that_broke_off_goes_on():
-    search, (model, _) = gap_search(epochs=5), learning()
+    search, (model, _) = difficulty_search(epochs=5), learning()
     assert list(ids_by_epoch(search, model, stop_after=2)) == [1, 2]
     for epoch in search.epochs():
         assert epoch == 3
@@ -64,13 +65,13 @@ def test_a_loop_that_broke_off_goes_on():
 
 
 def test_an_epoch_that_was_interrupted_is_repeated():
-    search, (model, _) = gap_search(epochs=5), learning()
+    search, (model, _) = difficulty_search(epochs=5), learning()
     ids_by_epoch(search, model, stop_after=1)
     for _ in search.epochs():
         augment_all(search)
         saved = search.state_dict()
         break
-    resumed = gap_search(epochs=5)
+    resumed = difficulty_search(epochs=5)
     resumed.load_state_dict(saved)
     assert list(ids_by_epoch(resumed, model)) == [2, 3, 4, 5]
 
@@ -88,7 +89,7 @@ def test_steps_that_are_not_due_end_an_epoch():
 
 
 def test_a_step_that_is_due_is_missed():
-    search, _ = gap_search(epochs=5), learning()
+    search, _ = difficulty_search(epochs=5), learning()
     epochs = search.epochs()
     assert next(epochs) == 1
     augment_all(search)
@@ -106,7 +107,7 @@ def test_a_step_that_is_not_due_may_be_left_out():
 
 
 def test_an_epoch_in_which_nothing_was_augmented():
-    search, (model, _) = gap_search(epochs=2), learning()
+    search, (model, _) = difficulty_search(epochs=2), learning()
     message = r"no image was augmented in epoch 1; call search.augment\(images, ids\) on each batch, or pass pa.ImageTr"
     epochs = search.epochs()
     next(epochs)
@@ -124,7 +125,7 @@ def test_an_epoch_in_which_nothing_was_augmented():
 
 
 def test_a_loop_without_epochs():
-    search, (model, _) = gap_search(), learning()
+    search, (model, _) = difficulty_search(), learning()
     ids = search.training_set().ids[:4]
     for call in (lambda: search.augment(IMAGES[ids], ids), lambda: end(search, model)):
         with pytest.raises(ValueError, match=r"no epoch has started; .* for epoch in search.epochs\(\)"):
@@ -134,7 +135,7 @@ def test_a_loop_without_epochs():
 
 
 def test_a_step_is_taken_once_per_epoch():
-    search, (model, _) = gap_search(), learning()
+    search, (model, _) = difficulty_search(), learning()
     ids_by_epoch(search, model, stop_after=1)
     with pytest.raises(ValueError, match=r"search.step was already called in epoch 1; call it once, after each epoch"):
         end(search, model)
@@ -142,7 +143,7 @@ def test_a_step_is_taken_once_per_epoch():
 
 
 def test_epochs_that_a_trainer_counts_otherwise():
-    search, (model, _) = gap_search(epochs=3), learning()
+    search, (model, _) = difficulty_search(epochs=3), learning()
     with pytest.raises(
         ValueError, match=r"epoch 3 is out of order: the search is in epoch 0; to resume training, also load"
     ):
@@ -158,7 +159,7 @@ def test_epochs_that_a_trainer_counts_otherwise():
 
 
 def test_augmenting_without_ids():
-    search = gap_search()
+    search = difficulty_search()
     search.begin_epoch(1)
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'ids'"):
         search.augment(IMAGES)
@@ -170,7 +171,7 @@ def test_augmenting_without_ids():
 
 
 def test_augmenting_what_is_held_out():
-    search = gap_search(epochs=5)
+    search = difficulty_search(epochs=5)
     search.begin_epoch(1)
     unseen = search.division.split[1]
     message = (
@@ -207,7 +208,7 @@ def made_up_ids(search):
 
 
 def test_held_out_images_under_made_up_ids():
-    search, (model, _) = gap_search(epochs=5), learning()
+    search, (model, _) = difficulty_search(epochs=5), learning()
     epochs = search.epochs()
     next(epochs)
     for images, ids in made_up_ids(search):
@@ -224,7 +225,7 @@ def test_held_out_images_under_made_up_ids():
 
 
 def test_made_up_ids_are_fine_where_nothing_is_held_out():
-    search, (model, _) = gap_search(epochs=5), learning()
+    search, (model, _) = difficulty_search(epochs=5), learning()
     ids_by_epoch(search, model, stop_after=4)
     for _ in search.epochs():
         for images, ids in made_up_ids(search):
@@ -234,10 +235,10 @@ def test_made_up_ids_are_fine_where_nothing_is_held_out():
 
 def test_an_image_that_the_data_set_has_twice():
     images = IMAGES.clone()
-    search = gap_search(epochs=5)
+    search = difficulty_search(epochs=5)
     trained, unseen = search.division.split
     images[trained[0]] = images[unseen[0]]
-    search, (model, _) = gap_search(epochs=5, data=(images, LABELS)), learning()
+    search, (model, _) = difficulty_search(epochs=5, data=(images, LABELS)), learning()
     assert list(ids_by_epoch(search, model)) == [1, 2, 3, 4, 5]
 
 
@@ -259,7 +260,7 @@ class Flipped(torch.utils.data.Dataset):
 
 
 def test_images_that_change_at_each_reading_are_told_by_their_ids_alone():
-    search, (model, _) = gap_search(epochs=5, data=Flipped()), learning()
+    search, (model, _) = difficulty_search(epochs=5, data=Flipped()), learning()
     assert list(ids_by_epoch(search, model)) == [1, 2, 3, 4, 5]
 
 
@@ -273,7 +274,7 @@ def test_copies_of_held_out_images_are_read_once_more_and_named():
 
     data, said = Pictures([(image, int(label)) for image, label in zip(IMAGES, LABELS)] * 2), []
     data.targets = LABELS.repeat(2)
-    search, (model, _) = gap_search(epochs=10, data=data, say=said.append), learning()
+    search, (model, _) = difficulty_search(epochs=10, data=data, say=said.append), learning()
     held_out = (search.division.split[1] % 48).bincount()
     copied, images = int((held_out == 1).sum()), int((held_out > 0).sum())  # of a few both copies are held out
     reads = []
@@ -289,19 +290,19 @@ def test_copies_of_held_out_images_are_read_once_more_and_named():
     assert reads[0] > reads[1] == reads[2], "copies are known from then on"
     said.clear()
     groups = torch.arange(48).repeat(2)
-    ids_by_epoch(gap_search(epochs=5, data=data, groups=groups, say=said.append), model)
+    ids_by_epoch(difficulty_search(epochs=5, data=data, groups=groups, say=said.append), model)
     assert said == []
 
 
 def test_images_at_any_place_of_a_buffer():
     records = torch.cat([LABELS[:, None].to(torch.uint8), IMAGES.flatten(1)], dim=1)
     images = records[:, 1:].view(48, 3, 8, 8)  # as CIFAR's files have them, a byte for the label before each
-    search, (model, _) = gap_search(epochs=5, data=(images, LABELS)), learning()
+    search, (model, _) = difficulty_search(epochs=5, data=(images, LABELS)), learning()
     assert list(ids_by_epoch(search, model)) == [1, 2, 3, 4, 5]
 
 
 def test_one_image_at_a_time():
-    search, other = gap_search(epochs=5), gap_search(epochs=5)
+    search, other = difficulty_search(epochs=5), difficulty_search(epochs=5)
     for each in (search, other):
         each.begin_epoch(1)
     ids = search.training_set().ids[:6]
@@ -309,6 +310,7 @@ def test_one_image_at_a_time():
     for number, augmented in zip(ids, batch):
         assert torch.equal(other.augment(IMAGES[number], number), augmented)
         assert torch.equal(other.augment(IMAGES[number], int(number)), augmented)
+    other.observe(ids, torch.ones(6))
     assert end(other, learning()[0]).step == 1
 
 
@@ -319,7 +321,7 @@ def test_a_seed_that_is_none():
 
 
 def test_training_beyond_the_last_epoch():
-    search, (model, _) = gap_search(epochs=3), learning()
+    search, (model, _) = difficulty_search(epochs=3), learning()
     ids_by_epoch(search, model)
     message = "the search was created for 3 epochs, and this is epoch 4; pass ParticleAugment the number of epochs"
     with pytest.raises(ValueError, match=message):
@@ -331,7 +333,7 @@ def test_training_beyond_the_last_epoch():
 
 @pytest.mark.parametrize("number", [-1, 48])
 def test_ids_that_no_sample_has(number):
-    for search in (gap_search(), search_of()):
+    for search in (difficulty_search(), search_of()):
         search.begin_epoch(1)
         with pytest.raises(ValueError, match=rf"index in the train_set, from 0 to 47, got {number}|negative"):
             search.augment(IMAGES[:1], torch.tensor([number]))
@@ -349,10 +351,11 @@ def test_a_data_set_that_augments_by_the_search_itself_is_noticed():
             return self.transform(IMAGES[index], id=index), int(LABELS[index])
 
     data = Augmented()
-    search, (model, _) = pa.ParticleAugment(data, epochs=3, filter=pa.GapFilter(measure_size=12)), learning()
+    search, (model, _) = pa.ParticleAugment(data, epochs=3, filter=pa.DifficultyFilter(measure_size=12)), learning()
     data.transform = pa.ImageTransform(search)
     for _ in search.epochs():
         list(search.training_set())
+        search.observe(search.training_set().ids, torch.ones(48))
         with pytest.raises(
             ValueError, match=r"the train_set augments its images with this search, .* search.training_set"
         ):
@@ -367,10 +370,10 @@ def test_a_data_set_that_augments_by_the_search_itself_is_noticed():
 
 
 def test_a_search_on_other_data_cannot_be_loaded():
-    saved = gap_search().state_dict()
+    saved = difficulty_search().state_dict()
     for data in ((IMAGES[:47], LABELS[:47]), (IMAGES, LABELS.flip(0))):
         with pytest.raises(ValueError, match="the saved search has a different train_set: number, classes or gro"):
-            gap_search(data=data).load_state_dict(saved)
+            difficulty_search(data=data).load_state_dict(saved)
     with pytest.raises(ValueError, match="different train_set"):
-        gap_search(groups=torch.arange(48) // 2).load_state_dict(saved)
-    gap_search(data=[(image, int(label)) for image, label in zip(IMAGES, LABELS)]).load_state_dict(saved)
+        difficulty_search(groups=torch.arange(48) // 2).load_state_dict(saved)
+    difficulty_search(data=[(image, int(label)) for image, label in zip(IMAGES, LABELS)]).load_state_dict(saved)

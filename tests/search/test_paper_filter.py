@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from searching import gap_search, learning, pictures, run_epochs, search_of, step
+from searching import difficulty_search, learning, pictures, run_epochs, search_of, step
 from torch import nn
 from torch.utils.data import Dataset
 from toy import cross_entropy, preprocess
@@ -182,7 +182,7 @@ def test_a_clone_takes_an_optimizer():
         step(search_of(), model, None)
     with pytest.raises(ValueError, match=message):
         step(search_of(), model, optimizer, batch_size=None)
-    search = gap_search()
+    search = difficulty_search()
     assert step(search, model, None, batch_size=None).step == 1
 
 
@@ -210,7 +210,7 @@ binary_cross_entropy = nn.BCEWithLogitsLoss(reduction="none")
     [(1, binary_cross_entropy), (3, lambda logits, targets: binary_cross_entropy(logits, targets).mean(1))],
     ids=["two classes in one column", "several classes at once"],
 )
-@pytest.mark.parametrize("make", [search_of, gap_search], ids=["paper", "gap"])
+@pytest.mark.parametrize("make", [search_of, difficulty_search], ids=["paper", "difficulty"])
 def test_binary_cross_entropy(make, outputs, loss):
     images, labels = pictures()
     targets = nn.functional.one_hot(labels, 3)[:, :outputs].float()
@@ -218,7 +218,8 @@ def test_binary_cross_entropy(make, outputs, loss):
     search = make(data=(images, targets))
     record = step(search, model, torch.optim.SGD(model.parameters(), lr=0.1), loss=loss)
     assert search.steps_taken == 1
-    assert all(math.isfinite(value) for value in record.delta)
+    found = record.delta if make is search_of else (record.held_out_loss, record.difficulty)
+    assert all(math.isfinite(value) for value in found)
 
 
 def test_mixed_precision():

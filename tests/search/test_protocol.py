@@ -61,9 +61,9 @@ def test_what_is_held_out_is_what_the_filter_says(searching):
 
 
 def test_filters_are_told_apart_by_their_settings():
-    assert filter_settings(pa.GapFilter()) == {"kind": "gap"} | asdict(pa.GapFilter())
+    assert filter_settings(pa.DifficultyFilter()) == {"kind": "difficulty"} | asdict(pa.DifficultyFilter())
     assert filter_settings(pa.PaperFilter(velocity=(0.1, 0.2)))["velocity"] == [0.1, 0.2]
-    assert len(FILTERS) == 9
+    assert len(FILTERS) == 7
 
 
 def test_what_is_no_filter_is_refused():

@@ -3,11 +3,13 @@
 import copy
 import io
 import json
+import math
 from contextlib import nullcontext
+from functools import partial
 
 import pytest
 import torch
-from searching import gap_search, learning, pictures, run_epochs, search_of, step, train_epoch
+from searching import difficulty_search, learning, pictures, run_epochs, search_of, step, train_epoch
 from torch import nn
 from torch.utils.data import DataLoader
 from toy import cross_entropy, preprocess
@@ -47,6 +49,14 @@ def test_a_plain_training_loop_learns():
     assert search.policy != search.schedule().at(1)
 
 
+def test_a_search_needs_to_know_how_long_training_lasts():
+    with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'epochs'"):
+        pa.ParticleAugment(pictures())
+    for epochs in (0, -1, 2.5, True):
+        with pytest.raises(ValueError, match="epochs must be a whole number of at least 1"):
+            pa.ParticleAugment(pictures(), epochs=epochs)
+
+
 def test_the_same_seed_gives_the_same_result():
     results = []
     for seed in (7, 7, 8):
@@ -71,25 +81,31 @@ def test_the_global_generator_plays_no_part():
     assert states[0] == states[1]
 
 
-@pytest.mark.parametrize("resampling", ["systematic", "multinomial", "stratified", "residual"])
-@pytest.mark.parametrize("make", [search_of, gap_search], ids=["paper", "gap"])
-def test_the_default_device_plays_no_part(make, resampling):
+RESAMPLED = ("systematic", "multinomial", "stratified", "residual")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [difficulty_search, *(partial(search_of, resampling=scheme, alpha=1.0) for scheme in RESAMPLED)],
+    ids=["difficulty", *RESAMPLED],
+)
+def test_the_default_device_plays_no_part(make):
     results = []
     items = [(image, int(label)) for image, label in zip(*pictures())]
     whole = pictures()
     for context in (nullcontext(), torch.device("meta")):
         model, optimizer = learning()
         with context:
-            search = make(resampling=resampling, alpha=1.0, data=whole)
+            search = make(data=whole)
             records = [step(search, model, optimizer)]
-            again = make(resampling=resampling, alpha=1.0, data=items)
+            again = make(data=items)
             again.load_state_dict(search.state_dict())
             records.append(step(again, model, optimizer))
         results.append((again.state, records, again.schedule(4)))
     assert results[0] == results[1]
 
 
-@pytest.mark.parametrize("make", [search_of, gap_search], ids=["paper", "gap"])
+@pytest.mark.parametrize("make", [search_of, difficulty_search], ids=["paper", "difficulty"])
 def test_the_default_dtype_plays_no_part(make, another_default_dtype):
     results = []
     for context in (nullcontext, another_default_dtype):
@@ -145,18 +161,23 @@ def test_a_saved_search_continues_identically():
 
 
 @pytest.mark.parametrize("lonely", [0, 20, 47])
-def test_a_class_of_one_sample_is_trained_on(lonely):
+@pytest.mark.parametrize(
+    "filter",
+    [pa.DifficultyFilter(measure_size=24), pa.PaperFilter(measure_on="heldout", measure_size=24, clone_size=12)],
+    ids=["difficulty", "paper"],
+)
+def test_a_class_of_one_sample_is_trained_on(filter, lonely):
     images, labels = pictures()
     labels = labels.clone()
     labels[lonely] = 3
-    search = pa.ParticleAugment((images, labels), epochs=10, filter=pa.GapFilter(measure_size=24))
+    search = pa.ParticleAugment((images, labels), epochs=10, filter=filter)
     trained = search.training_set().ids.unique()
     assert len(trained) == 24
     assert lonely in trained
     model = nn.Sequential(nn.Flatten(), nn.Linear(192, 4))
     record = step(search, model, torch.optim.SGD(model.parameters(), lr=0.1))
-    assert record.gap is not None
-    assert not record.skip_reason
+    assert math.isfinite(record.difficulty if filter.kind == "difficulty" else record.d0)
+    assert "not finite" not in (record.skip_reason or "")
 
 
 def test_freeze():

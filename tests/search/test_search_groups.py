@@ -14,8 +14,9 @@ PATIENTS = [f"patient {number // 6}" for number in range(120)]
 DATA = torch.zeros(120, 3, 8, 8, dtype=torch.uint8), LABELS
 
 
-def search_of(size=12, **settings):
-    return pa.ParticleAugment(DATA, epochs=10, filter=pa.GapFilter(measure_size=size, num_particles=3), **settings)
+def search_of(size=12, filter=None, **settings):
+    filter = filter or pa.DifficultyFilter(measure_size=size)
+    return pa.ParticleAugment(DATA, epochs=10, filter=filter, **settings)
 
 
 def held_out(search):
@@ -41,21 +42,29 @@ def test_without_groups_nothing_changes():
 
 
 def test_a_step_measures_on_the_groups_that_are_held_out(monkeypatch):
-    measured = []
-    measure = EagerTrainee.measure
+    seen = {"train": [], "measure": [], "losses": []}
 
-    def noted(trainee, policy, ids, *arguments, **options):
-        measured.append(ids)
-        return measure(trainee, policy, ids, *arguments, **options)
+    def noting(name):
+        original = getattr(EagerTrainee, name)
 
-    monkeypatch.setattr(EagerTrainee, "measure", noted)
+        def noted(trainee, *arguments, **options):
+            seen[name].append(next(each for each in arguments if isinstance(each, torch.Tensor)))
+            return original(trainee, *arguments, **options)
+
+        monkeypatch.setattr(EagerTrainee, name, noted)
+
+    for name in seen:
+        noting(name)
     groups = torch.arange(120) // 6
-    search = search_of(groups=groups)
+    paper = pa.PaperFilter(measure_on="heldout", measure_size=12, clone_size=40, num_particles=3)
+    for search in (search_of(groups=groups), search_of(filter=paper, groups=groups)):
+        model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 3))
+        step(search, model, torch.optim.SGD(model.parameters(), lr=0.1))
     expected = held_out(search)
-    step(search, torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 3)), None)
-    on_held_out, on_trained = measured
-    assert torch.equal(on_held_out, expected)
-    assert set(groups[on_trained].tolist()).isdisjoint(groups[expected].tolist())
+    (plain,), (before, after), (cloned,) = seen["losses"], seen["measure"], seen["train"]
+    assert all(torch.equal(ids, expected) for ids in (plain, before, after))
+    assert len(cloned) == 40
+    assert set(groups[cloned].tolist()).isdisjoint(groups[expected].tolist())
 
 
 def test_groups_that_do_not_fit_the_samples():

@@ -85,7 +85,7 @@ def test_measuring_moves_masks_under_every_particle():
 
 
 @pytest.mark.parametrize(
-    "filter", [pa.GapFilter(measure_size=8), pa.PaperFilter(num_particles=4, clone_size=8, measure_size=8)]
+    "filter", [pa.DifficultyFilter(measure_size=8), pa.PaperFilter(num_particles=4, clone_size=8, measure_size=8)]
 )
 def test_a_search_with_masks(filter):
     torch.manual_seed(0)

@@ -11,13 +11,14 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Rando
 from toy import IMAGES, LABELS
 
 import particleaugment as pa
+from particleaugment.data.split import held_out_split
 from particleaugment.search.held_out import Division
 
-EPOCHS = 10  # the gap filter holds samples out for eight of them
+EPOCHS = 10  # the difficulty filter holds samples out for eight of them
 
 
 def search_of(filter=None, data=(IMAGES, LABELS)):
-    return pa.ParticleAugment(data, epochs=EPOCHS, filter=filter or pa.GapFilter(measure_size=12), seed=7)
+    return pa.ParticleAugment(data, epochs=EPOCHS, filter=filter or pa.DifficultyFilter(measure_size=12), seed=7)
 
 
 def held_out(search):
@@ -61,6 +62,15 @@ def test_items_are_image_target_and_id():
     assert [number for _, _, number in everything] == list(range(48))
 
 
+def test_samples_are_held_out_by_the_seed_as_many_of_each_class():
+    search = search_of()
+    trained, unseen = held_out_split(LABELS, 12, seed=7)
+    assert torch.equal(search.training_set().ids.unique(), trained)
+    assert held_out(search) == set(unseen.tolist())
+    assert torch.equal(torch.cat([trained, unseen]).sort().values, torch.arange(48))
+    assert LABELS[unseen].bincount().tolist() == [4, 4, 4]
+
+
 def test_held_out_samples_join_when_the_filter_needs_them_no_more():
     search = search_of()
     train = search.training_set()
@@ -79,7 +89,7 @@ def test_held_out_samples_join_when_the_filter_needs_them_no_more():
 def test_every_epoch_has_as_many_samples_of_each_class(labels, size, seed, epoch):
     labels = torch.tensor(labels)
     try:
-        division = Division(pa.GapFilter(measure_size=size), labels, epochs=EPOCHS, seed=seed)
+        division = Division(pa.DifficultyFilter(measure_size=size), labels, epochs=EPOCHS, seed=seed)
     except ValueError:
         return  # too few to hold two out
     trained, unseen = division.split

@@ -121,11 +121,14 @@ def test_override_errors(assignment, message):
         ('{"version": 2, "recipe": 5}', "recipe takes text, got 5"),
         ('{"version": 2, "recipe": "x", "transforms": {"fill": [1, "2", 3]}}', "transforms.fill takes numbers"),
         ('{"version": 2, "recipe": "x", "transforms": {"fill": [1, 2]}}', "fill must be three whole numbers"),
-        ('{"version": 2, "recipe": "x", "filter": {"kind": "gap", "sigma": NaN}}', "sigma must be"),
-        ('{"version": 2, "recipe": "x", "filter": {"kind": "gap", "eta": 1}}', "there is no setting 'filter.eta'"),
+        ('{"version": 2, "recipe": "x", "filter": {"kind": "paper", "sigma": NaN}}', "sigma must be"),
+        (
+            '{"version": 2, "recipe": "x", "filter": {"kind": "difficulty", "eta": 1}}',
+            "there is no setting 'filter.eta'",
+        ),
         (
             '{"version": 2, "recipe": "x", "filter": {"kind": "gop"}}',
-            "whose kind is one of difficulty, paper, gap, difficulty-frozen",
+            "whose kind is one of difficulty, paper, difficulty-frozen",
         ),
         ('{"version": 2, "recipe": "x", "filter": {}}', "whose kind is one of difficulty, paper"),
         ('{"version": 2, "recipe": "x", "data": {"name": "folder:/x"}}', "the name of the data set is 'folder'"),
@@ -143,8 +146,8 @@ def test_the_order_of_settings_plays_no_part(assignments):
 
 
 def test_of_one_setting_given_twice_the_last_counts():
-    config = get_recipe("digits").override(["filter=paper", "epochs=3", "filter=gap", "training.epochs=4"])
-    assert (config.filter.kind, config.training.epochs) == ("gap", 4)
+    config = get_recipe("digits").override(["filter=paper", "epochs=3", "filter=difficulty", "training.epochs=4"])
+    assert (config.filter.kind, config.training.epochs) == ("difficulty", 4)
     config = get_recipe("folder").override(["data=folder", "data_dir=/a", "data_dir=/b"])
     assert config.data.data_dir == "/b"
 
@@ -163,7 +166,7 @@ def test_of_one_setting_given_twice_the_last_counts():
         ("training=4", "training has several settings; set one of them, such as training.epochs"),
         ("training.epoch=4", "there is no setting 'training.epoch'; did you mean epochs?"),
         ("filter=papr", "there is no filter 'papr'; did you mean paper?"),
-        ("filter=zzz", "there is no filter 'zzz'; the filters are difficulty, paper, gap, difficulty-frozen"),
+        ("filter=zzz", "there is no filter 'zzz'; the filters are difficulty, paper, difficulty-frozen"),
         ("filter.kind=paper", "there is no setting 'filter.kind'"),
         ("lr=0.1", "there is no setting 'lr'; did you mean learning_rate?"),
     ],
@@ -173,9 +176,9 @@ def test_settings_that_are_not_there(assignment, message):
         get_recipe("digits").override([assignment])
 
 
-def test_a_gain_is_the_gap_filters_alone():
-    with pytest.raises(ConfigError, match="gain is a setting of the filter 'gap', but this run uses 'paper'"):
-        get_recipe("digits").override(["filter=paper", "gain=2"])
+def test_a_speed_is_the_difficulty_filters_alone():
+    with pytest.raises(ConfigError, match="speed is a setting of the filter 'difficulty', but this run uses 'paper'"):
+        get_recipe("digits").override(["filter=paper", "speed=2"])
 
 
 def test_no_name_stands_for_two_settings():

@@ -165,7 +165,7 @@ def test_the_searchs_step_in_a_run_is_the_filters(tiny, no_report, tmp_path):
     assert logged["skip_reason"] == record.skip_reason
 
 
-GAP = ("filter=gap", "measure_size=10")
+DIFFICULTY = ("filter=difficulty", "measure_size=10", "every=1")
 
 
 def test_held_out_samples_are_trained_on_in_the_last_fifth_alone(tiny, no_report, tmp_path, monkeypatch):
@@ -176,7 +176,7 @@ def test_held_out_samples_are_trained_on_in_the_last_fifth_alone(tiny, no_report
         return original(self, policy, ids, *arguments, **options)
 
     monkeypatch.setattr(EagerTrainee, "train", noted)
-    session, _ = finish(tmp_path / "run", *GAP, "epochs=5")
+    session, _ = finish(tmp_path / "run", *DIFFICULTY, "epochs=5")
     expected = session.search.division.ids_in(1)
     assert len(expected) == 50
     assert len(trained) == 5
@@ -186,24 +186,24 @@ def test_held_out_samples_are_trained_on_in_the_last_fifth_alone(tiny, no_report
     assert all(0 < record["train_loss"] < 10 for record in timeless(tmp_path / "run") if record["kind"] == "epoch")
 
 
-@pytest.mark.parametrize("looks", [2, 9, 13, 22, 27])
-def test_a_run_that_follows_the_gap_goes_on_where_it_was(tiny, no_report, tmp_path, looks):
-    assert finish(tmp_path / "whole", *GAP, "epochs=5")[1]
-    assert not finish(tmp_path / "stopped", *GAP, "epochs=5", stop=StopAfter(looks))[1]
+@pytest.mark.parametrize("looks", [2, 9, 13, 22, 24])
+def test_a_run_that_follows_the_difficulty_goes_on_where_it_was(tiny, no_report, tmp_path, looks):
+    assert finish(tmp_path / "whole", *DIFFICULTY, "epochs=5")[1]
+    assert not finish(tmp_path / "stopped", *DIFFICULTY, "epochs=5", stop=StopAfter(looks))[1]
     assert finish(tmp_path / "stopped")[1]
     assert result(tmp_path / "stopped") == result(tmp_path / "whole")
 
 
 def test_an_image_that_is_left_over_does_not_end_a_run(tiny, no_report, tmp_path):
     """Batch norm sees one pixel an image in the end, and refuses to train on one image."""
-    settings = (*GAP, "model=resnet-18", "batch_size=7", "epochs=1")
+    settings = (*DIFFICULTY, "model=resnet-18", "batch_size=7", "epochs=1")
     assert finish(tmp_path / "whole", *settings)[1]
     assert not finish(tmp_path / "stopped", *settings, stop=StopAfter(6))[1]
     assert finish(tmp_path / "stopped")[1]
     assert result(tmp_path / "stopped") == result(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("filter", ["gap", "paper"])
+@pytest.mark.parametrize("filter", ["difficulty", "paper"])
 def test_a_measurement_larger_than_the_data_is_refused_before_training(tiny, tmp_path, filter):
     with pytest.raises(ConfigError, match=r"the search does not fit the data: .*measure_size"):
         session_of(tmp_path / "run", f"filter={filter}", "measure_size=61")

@@ -130,7 +130,7 @@ def test_a_size_that_is_no_number():
 )
 def test_sizes_that_do_not_suit_the_data_leave_nothing_behind(settings, message, tmp_path):
     words = [word for setting in settings for word in ("--set", setting)]
-    for request in (["train", "digits"], ["compare", "digits", "--arms", "none,gap"]):
+    for request in (["train", "digits"], ["compare", "digits", "--arms", "none,difficulty"]):
         outcome = command(*request, *words, "--out", tmp_path / "new")
         assert outcome.exit_code == 2
         assert message in outcome.stderr
@@ -218,7 +218,7 @@ def test_a_name_without_a_group_stops_a_run_before_it_starts(signs, tmp_path):
         copy.write_bytes(file.read_bytes())
     (root / "train" / "stop" / "0_0.png").rename(root / "train" / "stop" / "first.png")
     words = [word for setting in [f"data_dir={root}", *GROUPED, "groups=prefix"] for word in ("--set", setting)]
-    for request in (["train", "folder"], ["compare", "folder", "--arms", "none,gap"]):
+    for request in (["train", "folder"], ["compare", "folder", "--arms", "none,difficulty"]):
         outcome = command(*request, *words, "--out", tmp_path / "new")
         assert outcome.exit_code == 2
         assert f"{root}/train/stop/first.png has no group in its name: groups=prefix reads" in outcome.stderr

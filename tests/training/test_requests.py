@@ -41,7 +41,7 @@ def refuse(path, *arguments, code):
             ["--set", "measure_on=heldout", "--set", "measure_size=0.001"],
             "measure_size=0.001 does not work with 60 samples",
         ),
-        (["--set", "gain=3"], "gain is a setting of the filter 'gap', but this run uses 'paper'"),
+        (["--set", "speed=3"], "speed is a setting of the filter 'difficulty', but this run uses 'paper'"),
         (["folder"], "the data set 'folder' needs data_dir, a directory with one sub-folder"),
         (["--set", "epochs=x"], "epochs takes a whole number, got 'x'"),
         (["--set", "clone_size=50", "--set", "measure_size=11"], "subsets of 50 + 11 samples do not fit into 60"),

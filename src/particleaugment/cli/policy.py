@@ -61,8 +61,7 @@ def add_commands(app: typer.Typer, clear_errors: Callable[[], AbstractContextMan
     ) -> None:
         """Export a policy to another library, and say what is lost.
 
-        A learned schedule is exported at one epoch, as weighted sub-policies. The gap filter reduces augmentation
-        to almost nothing over the last fifth of training; choose an epoch before that for its schedules.
+        A learned schedule is exported at one epoch, as weighted sub-policies.
         """
         with clear_errors():
             from particleaugment.policies.exports import export

@@ -149,12 +149,6 @@ ARMS: Mapping[str, Arm] = MappingProxyType(
                 filter="difficulty-frozen",
                 meaning="control: the difficulty filter's initial strength, nothing measured",
             ),
-            Arm("gap", filter="gap", meaning="steers the severity of particles by the generalisation gap"),
-            Arm(
-                "gap-frozen",
-                filter="gap-frozen",
-                meaning="control: the gap filter's transition alone, nothing measured and no weight updated",
-            ),
             Arm("paper", filter="paper", meaning="the paper's filter, as written"),
             Arm(
                 "paper-authors",

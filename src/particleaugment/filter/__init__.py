@@ -15,28 +15,21 @@ One step of the filter, given the losses measured for each particle:
 (True, 4.0)
 """
 
-from particleaugment.filter.effects import OpEffects, particle_scores
 from particleaugment.filter.resample import ResampleInfo, ancestors, resample
 from particleaugment.filter.state import ParticleSet, effective_sample_size, sparse_init
-from particleaugment.filter.tilt import signal_variance, tilted_reweight
-from particleaugment.filter.transition import sparse_transition, transition
+from particleaugment.filter.transition import transition
 from particleaugment.filter.weights import LossDifference, ReweightInfo, relative_loss_difference, reweight
 
 __all__ = [
     "LossDifference",
-    "OpEffects",
     "ParticleSet",
     "ResampleInfo",
     "ReweightInfo",
     "ancestors",
     "effective_sample_size",
-    "particle_scores",
     "relative_loss_difference",
     "resample",
     "reweight",
-    "signal_variance",
     "sparse_init",
-    "sparse_transition",
-    "tilted_reweight",
     "transition",
 ]

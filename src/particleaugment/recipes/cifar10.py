@@ -54,9 +54,9 @@ def cifar10_shakeshake() -> Recipe:
 def cifar10_quick() -> Recipe:
     """WRN-10-1, 20 epochs: CIFAR-10 on two CPU cores.
 
-    Takes five to ten minutes on two CPU cores with bfloat16 instructions. One seed reached 84.3 %, 84.1 % with
-    ``--set filter=gap``, 82.0 % with ``--set filter=paper``, 84.2 % without a policy and 81.1 % with TrivialAugment.
-    ``benchmarks/cifar10_quick.py`` repeats these five runs.
+    Takes five to ten minutes on two CPU cores with bfloat16 instructions. One seed reached 84.3 %, 82.0 % with
+    ``--set filter=paper``, 84.2 % without a policy and 81.1 % with TrivialAugment. ``benchmarks/cifar10_quick.py``
+    repeats these four runs.
     """
     return Recipe(
         Config(

@@ -23,10 +23,8 @@ from particleaugment.search.search import ParticleAugment
 __all__ = ["SearchLogger", "heat_map", "log_values", "policy_figure", "rendered", "search_figures", "search_metrics"]
 
 _NUMBERS = (
-    "effective_sample_size", "resampled", "d0", "mean_gap", "severity", "wanted_severity", "strength", "difficulty",
-    "wanted", "training_loss", "held_out_loss",
+    "effective_sample_size", "resampled", "d0", "strength", "difficulty", "wanted", "training_loss", "held_out_loss",
 )  # fmt: skip
-_NAMES = {"mean_gap": "gap"}
 
 
 class SearchLogger:
@@ -38,12 +36,12 @@ class SearchLogger:
         every: Figures are drawn at every so many filter steps; 0 for none.
 
     >>> import torch
-    >>> from particleaugment import GapFilter
+    >>> from particleaugment import PaperFilter
     >>> class Printer:
     ...     def log(self, values, step):
     ...         print(step, sorted(values)[:2])
     >>> data = torch.zeros(8, 3, 8, 8, dtype=torch.uint8), torch.arange(8) % 2
-    >>> search = ParticleAugment(data, epochs=3, filter=GapFilter(measure_size=2))
+    >>> search = ParticleAugment(data, epochs=3, filter=PaperFilter(measure_size=2))
     >>> SearchLogger(Printer(), every=0).log(search, None, step=1)
     1 ['policy/AutoContrast', 'policy/Brightness']
     """
@@ -83,9 +81,8 @@ def search_metrics(search: ParticleAugment, record: FilterRecord | None = None) 
     metrics["policy/ops_per_image"] = search.policy.ops_per_image
     if record is not None:
         metrics["filter/skipped"] = float(record.skip_reason is not None)
-        found = vars(record)
-        logged = {_NAMES.get(key, key): found.get(key) for key in _NUMBERS}
-        metrics |= {f"filter/{name}": float(value) for name, value in logged.items() if value is not None}
+        found = {name: vars(record).get(name) for name in _NUMBERS}
+        metrics |= {f"filter/{name}": float(value) for name, value in found.items() if value is not None}
         metrics |= {f"filter/seconds_{phase}": value for phase, value in record.seconds.items()}
     return metrics
 

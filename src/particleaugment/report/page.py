@@ -152,12 +152,6 @@ def _filter_story(run: RunHistory) -> list[Markup | None]:
             "δ: how much the clone's loss fell under a particle, relative to plain images. Above 1 a particle gains "
             "weight. Where the bars overlap, the order of the particles is noise.",
         ),
-        figure(
-            plots.effects_of_last_step(run),
-            "Severity: by how much each op alone raises the network's loss on held-out images. Lines are standard "
-            "errors; a particle's severity is the sum over its ops, weighted by their probabilities.",
-        ),
-        figure(plots.severity(run), "Severity of the whole policy: the filter's target, and what it reached."),
         _skips(run),
     ]
 

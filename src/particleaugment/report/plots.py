@@ -14,11 +14,9 @@ __all__ = [
     "curves",
     "delta_of_last_step",
     "effective_sample_size",
-    "effects_of_last_step",
     "heat_map",
     "ops_per_image",
     "phases",
-    "severity",
 ]
 
 
@@ -113,39 +111,6 @@ def delta_of_last_step(run: RunHistory) -> str:
         draw_deltas(axes, step["delta"], step["standard_error"], f"after epoch {step['epoch']}")
 
     return inline_svg(9, 2.4, draw_delta)
-
-
-def effects_of_last_step(run: RunHistory) -> str:
-    """Severity of each op with its standard error, in the last step that had them."""
-    measured = [step for step in run.steps if step.get("effects")]
-    if not measured:
-        return ""
-    step = measured[-1]
-
-    def draw_effects(figure: Any, axes: Any) -> None:
-        places = np.arange(len(run.ops))
-        axes.bar(places, step["effects"], yerr=step["effect_errors"], color=BLUE, error_kw={"elinewidth": 0.8})
-        axes.axhline(0.0, color=INK, linewidth=0.6)
-        axes.set_xticks(places, run.ops, rotation=45, ha="right")
-        axes.set_ylabel(f"rise of the loss (epoch {step['epoch']})")
-
-    return inline_svg(9, 2.8, draw_effects)
-
-
-def severity(run: RunHistory) -> str:
-    """Severity of the policy by step, wanted and reached."""
-    steps = [step for step in run.steps if step.get("severity") is not None]
-    if not steps:
-        return ""
-
-    def draw_severity(figure: Any, axes: Any) -> None:
-        epochs = [step["epoch"] for step in steps]
-        axes.plot(epochs, [step["wanted_severity"] for step in steps], color=INK, linestyle=":", label="wanted")
-        axes.plot(epochs, [step["severity"] for step in steps], color=PURPLE, label="reached")
-        axes.set(xlabel="epoch", ylabel="rise of the loss", ylim=(0, None))
-        axes.legend(frameon=False, loc="upper right")
-
-    return inline_svg(9, 2.2, draw_severity)
 
 
 def draw_deltas(axes: Any, deltas: Sequence[float], errors: Sequence[float | None], when: str) -> None:

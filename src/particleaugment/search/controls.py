@@ -13,14 +13,11 @@ from particleaugment.core.random import Stream, uniform
 from particleaugment.policies.particles import ParticlePolicy
 from particleaugment.search.difficulty import DifficultyFilter, DifficultyRecord, DifficultyState
 from particleaugment.search.filter_base import Subject
-from particleaugment.search.gap import GapFilter, GapState
-from particleaugment.search.paper import PaperFilter, PaperState
-from particleaugment.search.particle_state import ParticleRecord, ParticleState
+from particleaugment.search.paper import PaperFilter, PaperState, ParticleRecord
 
 __all__ = [
     "AuthorsFilter",
     "FrozenDifficultyFilter",
-    "FrozenGapFilter",
     "FrozenPaperFilter",
     "ShuffledPaperFilter",
     "UnskippedPaperFilter",
@@ -70,7 +67,11 @@ class FrozenPaperFilter(_PaperControl):
     ) -> tuple[PaperState, ParticleRecord]:
         """Move the particles."""
         moved = self.moved(state)
-        return moved, _unmeasured(moved, self.policy(moved))
+        return moved, ParticleRecord(
+            step=moved.steps,
+            effective_sample_size=pf.effective_sample_size(moved.particles),
+            ops_per_image=self.policy(moved).ops_per_image,
+        )
 
     def held_out_of(self, samples: int) -> int | float:
         """Return 0: nothing is measured."""
@@ -78,35 +79,6 @@ class FrozenPaperFilter(_PaperControl):
 
     def check_data(self, labels: Tensor, split: tuple[Tensor, Tensor] | None, seed: int) -> None:
         """Any data will do."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FrozenGapFilter(GapFilter):
-    """The gap filter's transition alone: nothing is measured, and weights stay equal."""
-
-    kind: ClassVar[str] = "gap-frozen"
-
-    @classmethod
-    def of(cls, filter: GapFilter) -> Self:
-        """Return the control of a filter."""
-        return cls(**_settings(filter))
-
-    def init(self, seed: int, ops: tuple[str, ...], epochs: int) -> GapState:
-        """Return particles with active ops: there is no gap to wait for."""
-        return self.scattered(seed, ops)
-
-    def step(self, state: GapState, subject: Subject, *, epoch: int, epochs: int) -> tuple[GapState, ParticleRecord]:
-        """Move the particles."""
-        moved = self.moved(state)
-        return moved, _unmeasured(moved, self.policy(moved))
-
-    def held_out_of(self, samples: int) -> int | float:
-        """Return 0: nothing is measured."""
-        return 0
-
-    def holds_out_in(self, epoch: int, epochs: int) -> bool:
-        """Return False."""
-        return False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,13 +136,5 @@ class AuthorsFilter(PaperFilter):
         return super().moved(replace(state, particles=first.particles))
 
 
-def _settings(filter: PaperFilter | GapFilter | DifficultyFilter) -> dict[str, Any]:
+def _settings(filter: PaperFilter | DifficultyFilter) -> dict[str, Any]:
     return {field.name: getattr(filter, field.name) for field in fields(filter)}
-
-
-def _unmeasured(state: ParticleState, policy: ParticlePolicy) -> ParticleRecord:
-    return ParticleRecord(
-        step=state.steps,
-        effective_sample_size=pf.effective_sample_size(state.particles),
-        ops_per_image=policy.ops_per_image,
-    )

@@ -10,14 +10,12 @@ from typing import Any
 from particleaugment.search.controls import (
     AuthorsFilter,
     FrozenDifficultyFilter,
-    FrozenGapFilter,
     FrozenPaperFilter,
     ShuffledPaperFilter,
     UnskippedPaperFilter,
 )
 from particleaugment.search.difficulty import DifficultyFilter
 from particleaugment.search.filter_base import Filter
-from particleaugment.search.gap import GapFilter
 from particleaugment.search.paper import PaperFilter
 
 __all__ = ["DEFAULT", "FILTERS", "filter_settings"]
@@ -28,9 +26,7 @@ DEFAULT: Filter[Any] = DifficultyFilter()
 _CLASSES: tuple[type[Filter[Any]], ...] = (
     DifficultyFilter,
     PaperFilter,
-    GapFilter,
     FrozenDifficultyFilter,
-    FrozenGapFilter,
     FrozenPaperFilter,
     ShuffledPaperFilter,
     UnskippedPaperFilter,

@@ -30,8 +30,8 @@ class Division:
         seed: Seed of the draw.
         groups: Group of each sample, a number or a name, where no group may be on both sides.
 
-    >>> from particleaugment import GapFilter
-    >>> division = Division(GapFilter(measure_size=2), torch.tensor([0, 0, 0, 0, 1, 1, 1, 1]), epochs=5, seed=0)
+    >>> from particleaugment import DifficultyFilter
+    >>> division = Division(DifficultyFilter(measure_size=2), torch.tensor([0, 0, 0, 0, 1, 1, 1, 1]), epochs=5, seed=0)
     >>> [len(division.ids_in(epoch)) for epoch in range(1, 6)]
     [6, 6, 6, 6, 8]
     >>> [division.places_in(epoch).tolist() for epoch in (1, 2, 5)]

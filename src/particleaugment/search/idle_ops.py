@@ -58,8 +58,8 @@ def ops_in_use(filter: Filter[Any], ops: tuple[str, ...], samples: Samples | Ima
 def without_colour(filter: Filter[Any], ops: tuple[str, ...], epochs: int) -> tuple[str, ...]:
     """Return the ops that a filter is given where images are grey.
 
-    >>> from particleaugment.search.gap import GapFilter
-    >>> len(OPS), len(without_colour(GapFilter(), OPS, 60)), without_colour(GapFilter(), ("Rotate", "Color"), 60)
+    >>> from particleaugment.search.paper import PaperFilter
+    >>> len(OPS), len(without_colour(PaperFilter(), OPS, 60)), without_colour(PaperFilter(), ("Rotate", "Color"), 60)
     (15, 14, ('Rotate', 'Color'))
     """
     if ops != OPS:

@@ -15,9 +15,9 @@ transition and counts as skipped.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ from torch import Tensor
 from particleaugment import filter as pf
 from particleaugment.filter._checks import as_real
 from particleaugment.policies.particles import ParticlePolicy
-from particleaugment.policies.schedule import Schedule
+from particleaugment.policies.schedule import Schedule, ScheduleStep
 from particleaugment.search.checks import (
     check_choice,
     check_count,
@@ -35,15 +35,45 @@ from particleaugment.search.checks import (
     check_size,
 )
 from particleaugment.search.clone import CloneLosses, clone_samples, probe
-from particleaugment.search.filter_base import Filter, Subject
-from particleaugment.search.particle_state import ParticleRecord, ParticleState, particle_schedule
+from particleaugment.search.filter_base import Filter, FilterRecord, FilterState, Subject
 
-__all__ = ["PaperFilter", "PaperRecord", "PaperState"]
+__all__ = ["PaperFilter", "PaperRecord", "PaperState", "ParticleRecord"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PaperState(ParticleState):
-    """The particles and their weights, the only state of the paper's filter."""
+class PaperState(FilterState):
+    """The particles and their weights, the only state of the paper's filter.
+
+    Attributes:
+        particles: Particles, each a probability per op, and their log-weights.
+    """
+
+    particles: pf.ParticleSet
+
+    def to_dict(self) -> dict[str, Tensor | int | float]:
+        """Return what steps change, as tensors and plain numbers."""
+        return super().to_dict() | {
+            "particles": self.particles.particles,
+            "log_weights": self.particles.log_weights,
+        }
+
+    def restored(self, saved: Mapping[str, Any]) -> Self:
+        """Return a first state as it was when :meth:`to_dict` was called."""
+        particles = pf.ParticleSet(saved["particles"], saved["log_weights"])
+        return replace(super().restored(saved), particles=particles)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParticleRecord(FilterRecord):
+    """What a step did to particles, measured or not.
+
+    Attributes:
+        effective_sample_size: N_eff after the update, before resampling.
+        resampled: Whether the particles were resampled.
+    """
+
+    effective_sample_size: float
+    resampled: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,7 +252,9 @@ class PaperFilter(Filter[PaperState]):
 
     def schedule(self, history: Sequence[tuple[int, PaperState]], epochs: int) -> Schedule:
         """Return all particles so far as a schedule."""
-        return particle_schedule(((start, self.policy(state)) for start, state in history), epochs, self.m)
+        policies = [(start, self.policy(state)) for start, state in history]
+        steps = tuple(ScheduleStep(start, policy.particles, policy.weights) for start, policy in policies)
+        return Schedule(steps, epochs, None, self.m, self.semantics, self.order, policies[-1][1].ops)
 
     # What it needs.
 

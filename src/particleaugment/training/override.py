@@ -156,7 +156,7 @@ def _settings(section: type) -> dict[str, Any]:
 def is_filter_setting(key: str, filter: Filter[Any] | None = None) -> bool:
     """Whether a key is a setting of a filter; by default, of any.
 
-    >>> is_filter_setting("eta"), is_filter_setting("filter.eta", FILTERS["gap"]()), is_filter_setting("epochs")
+    >>> is_filter_setting("eta"), is_filter_setting("filter.eta", FILTERS["difficulty"]()), is_filter_setting("epochs")
     (True, False, False)
     """
     path, dot, name = key.rpartition(".")

@@ -44,7 +44,6 @@ _PERCENT = _Rule("a number from 0 to 100", lambda value: _is_number(value, 0, 10
 _NOT_NEGATIVE = _Rule("a number, not negative", lambda value: _is_number(value, 0))
 _NUMBER_OR_NULL = _Rule("a number or null", lambda value: value is None or _is_number(value))
 _PER_PARTICLE = _Rule("a list of numbers and nulls, one per particle", _is_per_particle)
-_NUMBERS = _Rule("a list of numbers", lambda value: isinstance(value, list) and all(map(_is_number, value)))
 _TEXT_OR_NULL = _Rule("text or null", lambda value: value is None or isinstance(value, str))
 _TRUTH = _Rule("true or false", lambda value: isinstance(value, bool))
 _SECONDS = _Rule(
@@ -77,12 +76,6 @@ _OPTIONAL = {
     "d0": _NUMBER_OR_NULL,
     "delta": _PER_PARTICLE,
     "standard_error": _PER_PARTICLE,
-    "effects": _NUMBERS,
-    "effect_errors": _NUMBERS,
-    "gap": _NUMBER_OR_NULL,
-    "mean_gap": _NUMBER_OR_NULL,
-    "severity": _NUMBER_OR_NULL,
-    "wanted_severity": _NUMBER_OR_NULL,
     "strength": _NOT_NEGATIVE,
     "training_loss": _NUMBER_OR_NULL,
     "held_out_loss": _NUMBER_OR_NULL,
