@@ -180,6 +180,18 @@ def test_an_arm_survives_its_file(text):
     assert (again, again.meaning) == (arm, arm.meaning)
 
 
+@pytest.mark.parametrize(
+    ("text", "meaning"),
+    [
+        ("mine:filter=paper,sigma=0.02", "filter=paper, sigma=0.02"),
+        ("fixed:policy=trivial", "policy=trivial"),
+        ("fast:speed=60", "filter=difficulty, speed=60"),
+    ],
+)
+def test_pages_say_what_an_arm_of_ones_own_is(text, meaning):
+    assert parse_arms(text)[0].meaning == meaning
+
+
 def test_seeds():
     assert parse_seeds("0-11") == tuple(range(12))
     assert parse_seeds(" 3, 1-2,2 ") == (3, 1, 2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -134,7 +134,7 @@ ARMS: Mapping[str, Arm] = MappingProxyType(
     {
         arm.name: arm
         for arm in (
-            Arm("none", "none", meaning="crop, flip and erasing only, as the recipe has them"),
+            Arm("none", "none", meaning="no policy; crop, flip and erasing as the recipe sets them"),
             Arm("randaugment", "randaugment-n3-m4", meaning="RandAugment, three ops at level 4"),
             Arm("trivialaugment", "trivial", meaning="TrivialAugment, wide space"),
             Arm("autoaugment", "autoaugment-cifar10", meaning="AutoAugment as published for CIFAR-10"),
@@ -272,7 +272,8 @@ def _arm(words: list[str]) -> Arm:
         hint = nearest_name(kind, FILTERS) or f"; the filters are {', '.join(FILTERS)}"
         raise ConfigError(f"arm {name!r}: there is no filter {kind!r}{hint}")
     own = tuple(setting for setting in settings if assigned(setting)[0] not in _BY_ARMS)
-    return Arm(name, policy, kind, settings=own, meaning="given on the command line")
+    arm = Arm(name, policy, kind, settings=own)
+    return replace(arm, meaning=arm.described)
 
 
 def _schedule_arm(file: str) -> Arm:
