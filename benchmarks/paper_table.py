@@ -10,6 +10,7 @@ from common import RESULTS, table
 __all__ = ["paper_table"]
 
 ARMS = {
+    "difficulty": "the default",
     "gap": "the gap filter (withdrawn)",
     "none": "no policy",
     "trivialaugment": "TrivialAugment",
@@ -57,7 +58,7 @@ def paper_table() -> str:
         found = accuracies(row.comparison) if (RESULTS / "compare" / row.comparison).is_dir() else {}
         if row.comparison == "cifar10-250":
             found.setdefault("paper", f"{literal_records()[0][-1]['test_accuracy']:.2f} % (1)")
-        reached = [found.get(arm, "–") for arm in ARMS] if found else [f"not run: needs {row.needs}"] + ["–"] * 3
-        rows.append([row.title, f"{row.reported} %", row.quoted, *reached])
+        found.setdefault("difficulty", f"not run: needs {row.needs}")
+        rows.append([row.title, f"{row.reported} %", row.quoted, *(found.get(arm, "–") for arm in ARMS)])
     head = ["", "the paper", "quoted there, %", *ARMS.values()]
     return f"{table(head, rows)}\n\nTest accuracy, last epoch; in brackets the number of seeds."
