@@ -219,12 +219,14 @@ class Figures:
         """Return an arm's mean difference to another over a group of tasks, or None where no two seeds are shared."""
         place = (arm, against, group)
         if place not in self._means:
-            differences = {}
-            for task in self.groups.get(group, ()):
-                ours, theirs = self.values(task, arm), self.values(task, against)
-                differences[task] = [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
+            differences = {task: self.paired(task, arm, against) for task in self.groups.get(group, ())}
             self._means[place] = mean_difference(differences, f"{arm} minus {against}")
         return self._means[place]
+
+    def paired(self, task: str, arm: str, against: str) -> list[float]:
+        """Return an arm's differences to another on a task, one per seed that both have."""
+        ours, theirs = self.values(task, arm), self.values(task, against)
+        return [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
 
     def costs(self, arm: str) -> dict[str, float]:
         """Return an arm's seconds per run over those of ``none`` by task, where both shared the same device alike."""

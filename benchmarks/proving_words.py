@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from common import table
-from proving_statistics import BEST_FIXED, NONE, TRIVIAL, Figures, MeanDifference, trap_counts
+from proving_statistics import BEST_FIXED, NONE, TRIVIAL, Figures, MeanDifference, mean_difference, trap_counts
 
 from particleaugment.compare.arm_summary import Difference, interval_text
 from particleaugment.compare.statistics import LEVEL, PairedDifference, mean, paired_difference, standard_deviation
@@ -22,6 +22,8 @@ __all__ = [
 ]
 
 FROZEN = "-frozen"
+SHORT = 100
+"""Number of epochs from which a run is long: those of the difficulty filter then start at full strength."""
 
 
 def points_text(points: PairedDifference | None, unit: bool = True) -> str:
@@ -176,7 +178,10 @@ def proving_table(figures: Figures) -> str:
 
 
 def by_task_table(figures: Figures, arm: str) -> str:
-    """Return what an arm gains and loses on each task, in Markdown; all intervals of a column hold together at 95 %."""
+    """Return what an arm gains and loses on each task and on all short ones, in Markdown.
+
+    All intervals of tasks in a column hold together at 95 %.
+    """
     against = {NONE: "none", TRIVIAL: "TrivialAugment", BEST_FIXED: "best-fixed"}
     level = 1 - (1 - LEVEL) / max(1, len(figures.tasks))
     rows = [
@@ -191,8 +196,18 @@ def by_task_table(figures: Figures, arm: str) -> str:
         ]
         for task in figures.tasks
     ]
+    epochs = {run["task"]: run["epochs"] for run in figures.runs}
+    short = [task for task in figures.tasks if epochs.get(task, SHORT) < SHORT and not figures.is_trap(task)]
+    if len(short) > 1:
+        means = [
+            mean_difference({task: figures.paired(task, arm, other) for task in short}, f"{arm} minus {other}, short")
+            for other in against
+        ]
+        rows.append([f"mean of those with fewer than {SHORT} epochs", *map(mean_text, means)])
     said = (
         f"Points, with the number of seeds. The intervals are corrected for {len(figures.tasks)} tasks (Bonferroni): "
         "all of a column hold together at 95 %."
     )
+    if len(short) > 1:
+        said += " The last row has plain 95 % intervals."
     return table([f"{arm}", *(f"minus {name}" for name in against.values())], rows) + f"\n\n{said}"

@@ -342,6 +342,17 @@ def test_intervals_of_many_tasks_are_wider():
     assert "corrected for 2 tasks" in text
 
 
+def test_short_tasks_have_a_mean_of_their_own():
+    short = {"cifar10-4000": {"none": [81, 83], "difficulty": [80, 81]}}
+    shorter = {"fashion-1000": {"none": [90, 90], "difficulty": [91, 91]}}
+    trap = {"mnist-flips-1000": {"none": [97, 97], "difficulty": [90, 90]}}
+    long = {"cifar100-10000": {"none": [60, 60], "difficulty": [70, 70]}}
+    few = [*runs_of(short, epochs=99), *runs_of(trap, epochs=40), *runs_of(long, epochs=100)]
+    assert "mean of those" not in by_task_table(figures(few), "difficulty")
+    text = by_task_table(figures([*few, *runs_of(shorter, epochs=40)]), "difficulty")
+    assert re.search(r"mean of those with fewer than 100 epochs \| -0\.25 \[-[\d.]+, \+[\d.]+\] \(2 tasks\) \|", text)
+
+
 def test_no_two_of_many_arms_look_the_same():
     arms = [*ARMS, *(f"candidate-{number}" for number in range(8))]
     found = figures(runs_of({"cifar10-4000": {arm: [80] for arm in arms}}))
