@@ -57,8 +57,9 @@ NO_UP = pa.ops.NO_UP_OPS
         pa.TrivialAugment(ops=("FlipX", "FlipY", "Rotate90")),
         pa.SubPolicies([[("Rotate90", 0.8, 3), ("FlipX", 0.5, 0)], [("FlipY", 1, 0), ("Rotate90", 1, 9)]]),
         pa.ParticlePolicy(torch.full((3, 18), 0.3), torch.tensor([1.0, 2, 0]), m=6, ops=NO_UP),
+        pa.ParticlePolicy(torch.full((3, 18), 0.3), torch.tensor([1.0, 2, 0]), m=[i / 2 for i in range(18)], ops=NO_UP),
     ],
-    ids=["rand", "noisy", "trivial", "sub-policies", "particles"],
+    ids=["rand", "noisy", "trivial", "sub-policies", "particles", "particles-levels"],
 )
 def test_policies_with_flips_and_turns_equal_the_cpu(policy):
     from particleaugment.augment.pipeline import FusedPipeline

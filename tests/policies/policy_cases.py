@@ -50,6 +50,7 @@ POLICIES = {
     "sub-policies": pa.SubPolicies([[("Rotate", 0.7, 2), ("Invert", 1, None)], [("Equalize", 0.5, 0)]], m_std=1.0),
     "particles": particle_policy(),
     "particles-shuffled": particle_policy(order="random", resample="random", semantics="timm", m=7),
+    "particles-levels": particle_policy(m=tuple(j % 10 for j in range(15)), order="random"),
     "schedule": schedule(),
     "mixture": pa.Mixture(slots=(1.0, 0.4, 0.1), level=0.7),
     "mixture-schedule": pa.MixtureSchedule(((1, 0.0, (0.0, 0.0)), (3, 0.5, (1.0, 0.25))), epochs=6),

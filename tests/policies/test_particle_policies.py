@@ -3,6 +3,7 @@ import dataclasses
 import itertools
 import math
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -51,6 +52,39 @@ def test_particles_without_weight_are_never_drawn(weights):
     drawn = (policy.sample(MANY).op != 0).sum(0)
     assert drawn.sum() == len(MANY)
     assert [bool(count) for count in drawn] == [weight > 0 for weight in weights]
+
+
+def test_every_op_may_have_a_level_of_its_own():
+    levels = [float(j % 10) for j in range(15)]
+    policy = particle_policy(m=levels)
+    program = policy.sample(MANY[:2000], 2, 3)
+    for level in set(levels):
+        shared = particle_policy(m=level).sample(MANY[:2000], 2, 3)
+        columns = [j for j in range(15) if levels[j] == level]
+        assert torch.equal(program.op, shared.op)
+        assert torch.equal(program.arg[:, columns], shared.arg[:, columns])
+    assert policy.to_dict()["m"] == levels
+    assert policy == particle_policy(m=torch.tensor(levels))
+    assert policy != particle_policy(m=levels[::-1])
+    static, lost = policy.static()
+    assert not lost
+    assert {(name, m) for row in static.sub_policies for name, _, m in row if pa.ops.lookup(name).takes_argument} == {
+        (name, m) for name, m in zip(pa.OPS, levels) if pa.ops.lookup(name).takes_argument
+    }
+
+
+@pytest.mark.parametrize(
+    ("m", "complaint"),
+    [
+        ([3.0] * 14, "m must be one level, or one per op, 15, got 14"),
+        ([3.0] * 14 + [11], "m of Posterize must be a number from 0 to 10, the top level of its semantics, got 11"),
+        ([True] * 15, "m of Identity must be a number from 0 to 10, the top level of its semantics, got True"),
+        ("3", "m must be a number from 0 to 10, the top level of its semantics, got '3'"),
+    ],
+)
+def test_impossible_levels_are_refused(m, complaint):
+    with pytest.raises(ValueError, match=f"^{re.escape(complaint)}$"):
+        particle_policy(m=m)
 
 
 def test_numbers_in_lists_keep_their_precision():

@@ -217,7 +217,7 @@ def draw(
         ops: Op indices, by choice.
         rules: Rules of the ops, by choice.
         names: Choice by row and slot, for sub-policies.
-        level: Levels: one, by choice of a level, or by row and slot.
+        level: Levels: one, by choice of a level, by slot, or by row and slot.
         gate: Probabilities that an op is applied: one, by slot and choice, or by row and slot.
         edges: Upper edges of the rows' intervals, or the rates of the ops where those are weighted.
         seed: The seed.
@@ -268,7 +268,7 @@ def draw(
             entry, gate_at = chosen[k], k * choices + chosen[k]
             level_at = _chosen(u[k], whole[LEVELS])
         else:
-            gate_at = first + k
+            level_at, gate_at = k, first + k
         op[k], arg[k] = 0, 0.0
         if whole[PLACED]:
             for i in range(5):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
@@ -44,7 +44,7 @@ class ParticlePolicy(Policy):
     Attributes:
         particles: Application probabilities, float64 ``[r, n]``, one column per op.
         weights: Float64 ``[r]``; normalised to sum to one.
-        m: Level shared by all ops, on the scale of ``semantics``.
+        m: Level on the scale of ``semantics``: one for all ops, or one per op.
         semantics: Name of the mapping from level to argument.
         order: ``fixed`` applies ops in the order of ``ops``, ``random`` in an order drawn per sample.
         ops: Op names of the columns.
@@ -62,12 +62,12 @@ class ParticlePolicy(Policy):
 
     particles: Tensor
     weights: Tensor
-    m: float = 3.0
+    m: float | Sequence[float] = 3.0
     semantics: str = "timm-increasing"
     order: str = "fixed"
     ops: tuple[str, ...] = OPS
     resample: str = "default"
-    _on_device: dict[torch.device, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False)
+    _on_device: dict[torch.device, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict, init=False)
 
     kind: ClassVar[str] = "particles"
     learned: ClassVar[bool] = True
@@ -90,7 +90,7 @@ class ParticlePolicy(Policy):
         checked = {
             "particles": particles,
             "weights": _normalised(weights),
-            "m": checked_level("m", self.m, mapping.top),
+            "m": _checked_levels(self.m, ops, mapping.top),
             "semantics": mapping.name,
             "order": checked_choice("order", self.order, _ORDERS),
             "ops": ops,
@@ -99,12 +99,17 @@ class ParticlePolicy(Policy):
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
+    @property
+    def levels(self) -> tuple[float, ...]:
+        """Level of each op."""
+        return tuple(self.m) if isinstance(self.m, Sequence) else (self.m,) * len(self.ops)
+
     def sample(
         self, ids: Tensor, epoch: int | Tensor = 0, seed: int | Tensor = 0, size: tuple[int, int] = (32, 32)
     ) -> Program:
         """Draw the programs of some samples; see :meth:`Policy.sample`."""
         draws = self._draws(ids, epoch, seed)
-        particles, edges = self._constants(ids.device)
+        particles, edges, _ = self._constants(ids.device)
         drawn = (draws[Stream.PARTICLE] >= edges).sum(-1)
         return self._program(draws, particles.index_select(0, drawn), size)
 
@@ -117,7 +122,7 @@ class ParticlePolicy(Policy):
         size: tuple[int, int] = (32, 32),
     ) -> Program:
         """Draw the programs of some samples under given particles; see :meth:`Policy.sample_particle`."""
-        particles, _ = self._constants(ids.device)
+        particles, _, _ = self._constants(ids.device)
         return self._program(self._draws(ids, epoch, seed), particles.index_select(0, particle.to(ids.device)), size)
 
     def _draws(self, ids: Tensor, epoch: int | Tensor, seed: int | Tensor) -> Draws:
@@ -130,9 +135,9 @@ class ParticlePolicy(Policy):
 
     def _program(self, draws: Draws, probability: Tensor, size: tuple[int, int]) -> Program:
         mapping, device = get_semantics(self.semantics), probability.device
+        *_, levels = self._constants(device)
         columns = torch.arange(len(self.ops), device=device)
-        level = torch.full((), self.m, dtype=torch.float64, device=device)
-        arg = mapping.arguments(self.ops, columns, level, draws.signs(), checked_size(size))
+        arg = mapping.arguments(self.ops, columns, levels, draws.signs(), checked_size(size))
         applied = draws[Stream.OP] < probability
         op = torch.where(applied, _indices(self.ops, device), 0)
         arg = torch.where(applied, arg, 0.0)
@@ -144,19 +149,18 @@ class ParticlePolicy(Policy):
             patch = None if patch is None else patch.gather(1, order.unsqueeze(-1).expand(-1, -1, 5))
         return Program.trusted(op, arg, resample, patch)
 
-    def _constants(self, device: torch.device) -> tuple[Tensor, Tensor]:
+    def _constants(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
         if device not in self._on_device:
-            edges = interval_edges(self.weights)
-            self._on_device[device] = (self.particles.to(device), edges.to(device))
+            edges, levels = interval_edges(self.weights), torch.tensor(self.levels, dtype=torch.float64, device="cpu")
+            self._on_device[device] = (self.particles.to(device), edges.to(device), levels.to(device))
         return self._on_device[device]
 
     def tables(self, size: tuple[int, int]) -> DrawTables | None:
         """Return the kernel's tables; see :meth:`Policy.tables`."""
         if self.order != "fixed":
             return None
-        particles, edges = self._constants(torch.device("cpu"))
+        particles, edges, levels = self._constants(torch.device("cpu"))
         choice = torch.arange(len(self.ops), device="cpu")
-        levels = torch.full((len(self.ops),), self.m, dtype=torch.float64, device="cpu")
         return DrawTables(
             Draw.PARTICLES,
             len(self.ops),
@@ -170,13 +174,13 @@ class ParticlePolicy(Policy):
 
     def plan(self) -> DrawPlan:
         """Return what single samples are drawn from; see :meth:`Policy.plan`."""
-        particles, edges = self._constants(torch.device("cpu"))
+        particles, edges, _ = self._constants(torch.device("cpu"))
         return DrawPlan(
             kind=Draw.PARTICLES,
             slots=len(self.ops),
             ops=self.ops,
             mapping=get_semantics(self.semantics),
-            levels=[self.m],
+            levels=self.levels,
             gates=particles.flatten().tolist(),
             rows=len(particles),
             edges=edges.tolist(),
@@ -204,7 +208,7 @@ class ParticlePolicy(Policy):
         """Return a sub-policy per particle, drawn by its weight, which is exact; see :meth:`Policy.static`."""
         self.at_or_last(epoch)
         rows = [
-            tuple((name, p, self.m) for name, p in zip(self.ops, particle) if p > 0 and name != "Identity")
+            tuple((name, p, m) for name, p, m in zip(self.ops, particle, self.levels) if p > 0 and name != "Identity")
             for particle in self.particles.tolist()
         ]
         lost = ["the random order of the ops (theirs is fixed)"] if self.order == "random" else []
@@ -222,7 +226,7 @@ class ParticlePolicy(Policy):
         """Return the policy as plain JSON data."""
         return {
             "kind": self.kind,
-            "m": self.m,
+            "m": list(self.m) if isinstance(self.m, Sequence) else self.m,
             "semantics": self.semantics,
             "order": self.order,
             "resample": self.resample,
@@ -253,10 +257,21 @@ class ParticlePolicy(Policy):
 
     def __repr__(self) -> str:
         r, n = self.particles.shape
+        m = "one per op" if isinstance(self.m, Sequence) else f"{self.m:g}"
         return (
-            f"ParticlePolicy({r} particles x {n} ops, m={self.m:g}, semantics={self.semantics!r}, "
+            f"ParticlePolicy({r} particles x {n} ops, m={m}, semantics={self.semantics!r}, "
             f"{self.ops_per_image:.2f} ops per image)"
         )
+
+
+def _checked_levels(value: Any, ops: tuple[str, ...], top: float) -> float | tuple[float, ...]:
+    if isinstance(value, (Tensor, np.ndarray)):
+        value = value.tolist()
+    if not isinstance(value, (list, tuple)):
+        return checked_level("m", value, top)
+    if len(value) != len(ops):
+        raise ValueError(f"m must be one level, or one per op, {len(ops)}, got {len(value)}")
+    return tuple(checked_level(f"m of {name}", level, top) for name, level in zip(ops, value))
 
 
 def _normalised(weights: Tensor) -> Tensor:

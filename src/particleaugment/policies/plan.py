@@ -61,7 +61,7 @@ class DrawPlan:
         slots: Slots of a program.
         ops: Names of the ops to choose from.
         mapping: From level to argument.
-        levels: Levels: one, the ones to choose from, or by row and slot.
+        levels: Levels: one, the ones to choose from, by slot for particles, or by row and slot.
         gates: Probabilities that an op is applied: one, by slot and op, or by row and slot; None if all are.
         names: Positions in ``ops`` by row and slot, for sub-policies.
         rows: Number of rows.

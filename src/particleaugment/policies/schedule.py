@@ -150,7 +150,7 @@ class Schedule(EpochPolicies[ParticlePolicy]):
         steps: What changed when, in rising order of ``from_epoch``; the first is in force from epoch 1 (and before).
         epochs: Length of the run it was recorded on.
         replay_epochs: Length of the run it is replayed on; epochs are rescaled if it differs.
-        m: Level shared by all ops.
+        m: Level of all ops, or one per op.
         semantics: Name of the mapping from level to argument.
         order: ``fixed`` or ``random``.
         ops: Op names of the columns.
@@ -168,7 +168,7 @@ class Schedule(EpochPolicies[ParticlePolicy]):
     steps: tuple[ScheduleStep, ...]
     epochs: int
     replay_epochs: int | None = None
-    m: float = 3.0
+    m: float | Sequence[float] = 3.0
     semantics: str = "timm-increasing"
     order: str = "fixed"
     ops: tuple[str, ...] = OPS
@@ -180,8 +180,8 @@ class Schedule(EpochPolicies[ParticlePolicy]):
         self._check()
         policies = tuple(self._policy(number, step) for number, step in enumerate(self.steps))
         object.__setattr__(self, "_policies", policies)
-        object.__setattr__(self, "ops", policies[0].ops)
-        object.__setattr__(self, "semantics", policies[0].semantics)
+        for name in ("m", "ops", "semantics"):
+            object.__setattr__(self, name, getattr(policies[0], name))
 
     def _policy(self, number: int, step: ScheduleStep) -> ParticlePolicy:
         try:
@@ -206,7 +206,7 @@ class Schedule(EpochPolicies[ParticlePolicy]):
             "kind": self.kind,
             "epochs": self.epochs,
             **replay,
-            "m": self.m,
+            "m": list(self.m) if isinstance(self.m, Sequence) else self.m,
             "semantics": self.semantics,
             "order": self.order,
             "ops": list(self.ops),
