@@ -15,7 +15,17 @@ from torch import Tensor, nn
 
 from particleaugment.core.random import CHUNK, Stream, standard_normal, uniform
 
-__all__ = ["initialise_parameters", "keyed_normal_", "keyed_uniform_"]
+__all__ = ["device_of_new_tensors", "initialise_parameters", "keyed_normal_", "keyed_uniform_"]
+
+
+def device_of_new_tensors() -> torch.device:
+    """Return the device that tensors are created on: ``torch.get_default_device`` of torch 2.6 ignores contexts.
+
+    >>> with torch.device("meta"):
+    ...     device_of_new_tensors()
+    device(type='meta')
+    """
+    return torch.empty(0).device
 
 
 def keyed_normal_(tensor: Tensor, std: float, seed: int, ordinal: int) -> Tensor:

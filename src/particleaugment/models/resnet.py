@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from particleaugment.models.initialise import initialise_parameters
+from particleaugment.models.initialise import device_of_new_tensors, initialise_parameters
 
 __all__ = ["ResNet"]
 
@@ -102,7 +102,7 @@ class ResNet(nn.Module):
                 raise ValueError(f"{name} must be at least 1, got {value}")
 
         block, counts = _BLOCKS[depth]
-        device = torch.get_default_device()
+        device = device_of_new_tensors()
         # Layers built on the meta device draw no weights, so the global generator is not advanced.
         with torch.device("meta"):
             self.stem = nn.Conv2d(in_channels, 64, 7, stride=2, padding=3, bias=False)

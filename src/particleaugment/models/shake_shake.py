@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from particleaugment.core.random import Stream, uniform
-from particleaugment.models.initialise import initialise_parameters
+from particleaugment.models.initialise import device_of_new_tensors, initialise_parameters
 
 __all__ = ["ShakeShake", "mix", "mixing_coefficients"]
 
@@ -174,7 +174,7 @@ class ShakeShake(nn.Module):
                 raise ValueError(f"{name} must be at least 1, got {value}")
 
         channels = [16, width, 2 * width, 4 * width]
-        device = torch.get_default_device()
+        device = device_of_new_tensors()
         # Layers built on the meta device draw no weights, so the global generator is not advanced.
         with torch.device("meta"):
             self.stem = nn.Conv2d(in_channels, channels[0], 3, padding=1, bias=False)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from particleaugment.models.initialise import initialise_parameters
+from particleaugment.models.initialise import device_of_new_tensors, initialise_parameters
 
 __all__ = ["WideResNet"]
 
@@ -72,7 +72,7 @@ class WideResNet(nn.Module):
 
         blocks_per_stage = (depth - 4) // 6
         channels = [16, 16 * width, 32 * width, 64 * width]
-        device = torch.get_default_device()
+        device = device_of_new_tensors()
         # Layers built on the meta device draw no weights, so the global generator is not advanced.
         with torch.device("meta"):
             self.stem = nn.Conv2d(in_channels, channels[0], 3, padding=1, bias=False)
