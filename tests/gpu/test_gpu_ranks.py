@@ -111,7 +111,9 @@ def test_two_ranks_on_one_gpu_train_as_two_on_the_cpu(pairs, filter):
         assert len(found["prints"]) == 2
         assert len(set(found["prints"])) == 1
     assert gpu["loss"] == pytest.approx(cpu["loss"], rel=1e-4)
-    torch.testing.assert_close(gpu["weights"], cpu["weights"], rtol=1e-4, atol=1e-5)
+    means = {name for name in cpu["weights"] if name.endswith("running_mean")}  # near 0, of sums that round otherwise
+    for name, weights in cpu["weights"].items():
+        torch.testing.assert_close(gpu["weights"][name], weights, rtol=1e-4, atol=1e-4 if name in means else 1e-5)
 
 
 @pytest.mark.parametrize("filter", ["paper", "difficulty"])

@@ -24,7 +24,7 @@ def test_held_out_samples_are_noticed_at_the_step():
         search.observe(ids, losses)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert search.state_dict()["observed"] == ((36.0, 36),)
+    assert search.state_dict()["observed"] == ((48.0, 48),)
     assert search.step(model, loss=cross_entropy, preprocess=preprocess).step == 1
     search.begin_epoch(2)
     search.augment(images, torch.arange(48, device="cuda"))
