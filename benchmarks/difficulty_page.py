@@ -61,7 +61,8 @@ GOOD_FIXED = {
 FEW = ("difficulty", "early_difficulty", "start", "measure_size")
 CONSTANTS = {
     "FULL": ("F", "strength at the start of a long run"),
-    "LONG": ("L", "number of epochs from which a run counts as long"),
+    "SHORT": ("K", "number of epochs up to which a run starts without augmentation"),
+    "LONG": ("L", "number of epochs from which a run starts at F"),
     "STEERED": ("ρ", "share of training in which strength is steered and samples are held out"),
     "MEMORY": ("μ", "share of training over which held-out losses are averaged"),
     "INFORMED": ("τ", "share of training after which errors count fully"),

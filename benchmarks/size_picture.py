@@ -7,7 +7,7 @@ from typing import Any
 
 from common import table
 from diagrams import readable
-from proving_page import FRESH_FILE, SMALL_FILE, figures_of
+from proving_page import FRESH_FILE, figures_of
 from proving_tasks import TASKS
 
 from particleaugment.compare.statistics import mean
@@ -44,7 +44,7 @@ def seeds_text(values: Iterable[list[float]]) -> str:
 
 def accuracy_by_size() -> str:
     """Draw accuracy over the number of training images of CIFAR-10, without a policy and with two."""
-    figures = figures_of([SMALL_FILE])
+    figures = figures_of([FRESH_FILE])
 
     def draw_accuracy_by_size(figure: Any, axes: Any) -> None:
         places = range(len(SIZES))

@@ -6,10 +6,11 @@ wins here is worth trying on the tasks of the core, no more.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -23,7 +24,14 @@ from proving_tasks import ARMS  # noqa: E402
 from proving_worker import run_job, serve  # noqa: E402
 
 from particleaugment.search import difficulty  # noqa: E402
-from particleaugment.search.difficulty import DifficultyFilter, lag  # noqa: E402
+from particleaugment.search.difficulty import (  # noqa: E402
+    DifficultyFilter,
+    DifficultyRecord,
+    DifficultyState,
+    averaged,
+    lag,
+)
+from particleaugment.search.filter_base import Subject  # noqa: E402
 from particleaugment.search.held_out import Division  # noqa: E402
 from particleaugment.training.config import Config  # noqa: E402
 from particleaugment.training.shared import SharedParts  # noqa: E402
@@ -32,14 +40,29 @@ from particleaugment.util.stop import Stop  # noqa: E402
 
 @dataclass(frozen=True)
 class Form:
-    """A form of the filter: its settings, and what it has instead of names in ``search/``."""
+    """A form of the filter: its settings, its replacements in ``search/``, and its start as a share of 2."""
 
     settings: tuple[str, ...] = ()
     instead: dict[str, Any] = field(default_factory=dict)
+    start: Callable[[int], float] = lambda epochs: min(1.0, epochs / difficulty.LONG)
+
+    @property
+    def replaced(self) -> dict[str, Any]:
+        """What it has instead of names in ``search/``."""
+
+        def first_strength(filter: DifficultyFilter, epochs: int) -> float:
+            start = difficulty.FULL * self.start(epochs) if isinstance(filter.start, str) else filter.start
+            return min(filter.strongest, start)
+
+        return {"difficulty.DifficultyFilter.first_strength": first_strength, **self.instead}
 
 
-def _squared(filter: DifficultyFilter, epochs: int) -> float:
-    return min(filter.strongest, difficulty.FULL * min(1.0, epochs / difficulty.LONG) ** 2)
+def _squared(epochs: int) -> float:
+    return min(1.0, epochs / difficulty.LONG) ** 2
+
+
+def _from_half(epochs: int) -> float:
+    return max(0.0, min(1.0, 2 * epochs / difficulty.LONG - 1))
 
 
 def _caught_up(extra: int) -> Callable[[Division, int], torch.Tensor]:
@@ -62,6 +85,53 @@ def _few(filter: DifficultyFilter, samples: int) -> int:
     return max(2, min(samples // 20, max(32, min(difficulty.MOST, samples // 100))))
 
 
+def _fading(length: float) -> Callable[..., Any]:
+    """Let strength fall linearly to 0 over the last share of training."""
+    plain = DifficultyFilter.step
+
+    def step(
+        filter: DifficultyFilter, state: DifficultyState, subject: Subject, *, epoch: int, epochs: int
+    ) -> tuple[DifficultyState, DifficultyRecord]:
+        state, record = plain(filter, state, subject, epoch=epoch, epochs=epochs)
+        left, before = epochs - epoch, epochs - epoch + filter.interval
+        if left < length * epochs:
+            state = replace(state, strength=state.strength * left / min(before, length * epochs))
+            record = replace(record, strength=state.strength, ops_per_image=filter.policy(state).ops_per_image)
+        return state, record
+
+    return step
+
+
+def _tolerant(tolerance: float) -> Callable[..., DifficultyState]:
+    """Leave strength as it is where the error's size is at most so much, and make larger errors smaller by it."""
+
+    def updated(
+        filter: DifficultyFilter,
+        state: DifficultyState,
+        training_loss: float,
+        held_out_loss: float,
+        *,
+        epoch: int,
+        epochs: int,
+        chance: float = math.inf,
+    ) -> DifficultyState:
+        steps, done = epochs / filter.interval, epoch / epochs
+        held_out_loss = averaged(held_out_loss, state.held_out_loss, difficulty.MEMORY * steps)
+        error = math.log(filter.wanted(epoch, epochs) * held_out_loss / max(training_loss, 1e-6))
+        error = max(0.0, abs(error) - tolerance) * math.copysign(1.0, error)
+        error = max(-1.0, min(1.0, error)) * min(1.0, done / difficulty.INFORMED)
+        rate = filter.speed / steps
+        strength = (state.strength + difficulty.BELOW) * math.exp(min(difficulty.FASTEST, rate) * error)
+        strength -= difficulty.BELOW
+        behind = lag(training_loss, chance, done)
+        if behind < 0:
+            strength = min(strength, state.strength + min(difficulty.BRAKE, 2 * rate) * behind)
+        strength = max(0.0, min(filter.strongest, strength))
+        return replace(state, strength=strength, held_out_loss=held_out_loss)
+
+    return updated
+
+
 def _half_the_lag(training_loss: float, chance: float, done: float) -> float:
     return lag(2 * training_loss - chance, chance, done)
 
@@ -72,11 +142,9 @@ FORMS: dict[str, Form] = {
     "visits": Form(),
     **{f"late-{last}": Form((f"difficulty={last}",)) for last in (0.8, 1.0)},
     "until-0.6": Form(("difficulty=0.725",), instead={"difficulty.STEERED": 0.6}),
-    "squared": Form(instead={"difficulty.DifficultyFilter.first_strength": _squared}),
-    "squared-until-0.6": Form(
-        ("difficulty=0.725",),
-        instead={"difficulty.STEERED": 0.6, "difficulty.DifficultyFilter.first_strength": _squared},
-    ),
+    "squared": Form(start=_squared),
+    "squared-until-0.6": Form(("difficulty=0.725",), {"difficulty.STEERED": 0.6}, _squared),
+    "from-half": Form(start=_from_half),
     "few": Form(instead={"difficulty.DifficultyFilter.held_out_of": _few}),
     "few-until-0.4": Form(
         ("difficulty=0.85",),
@@ -84,6 +152,52 @@ FORMS: dict[str, Form] = {
     ),
     "only-held-out": Form(("start=0.0", "speed=0.0")),
     **{f"caught-up-{extra}": Form(instead={"held_out.Division.places_in": _caught_up(extra)}) for extra in (1, 3)},
+    **{
+        f"fade-{length}": Form(start=_from_half, instead={"difficulty.DifficultyFilter.step": _fading(length)})
+        for length in (0.05, 0.1, 0.2)
+    },
+    **{
+        name: Form(
+            settings,
+            {
+                "difficulty.DifficultyFilter.held_out_of": _few,
+                "difficulty.DifficultyFilter.step": _fading(length),
+                **instead,
+            },
+            _from_half,
+        )
+        for name, length, settings, instead in (
+            ("fade-0.05-few", 0.05, (), {}),
+            ("fade-0.1-few", 0.1, (), {}),
+            ("fade-0.05-few-tolerant-0.2", 0.05, (), {"difficulty.DifficultyFilter.updated": _tolerant(0.2)}),
+            ("fade-0.05-few-until-0.6", 0.05, ("difficulty=0.725",), {"difficulty.STEERED": 0.6}),
+            ("fade-0.05-few-late-0.8", 0.05, ("difficulty=0.8",), {}),
+            ("fade-0.05-few-slots-4", 0.05, ("slots=4",), {}),
+        )
+    },
+    **{
+        f"tolerant-{tolerance}": Form(
+            start=_from_half, instead={"difficulty.DifficultyFilter.updated": _tolerant(tolerance)}
+        )
+        for tolerance in (0.2, 0.3, 0.5)
+    },
+    "tolerant-0.3-few": Form(
+        start=_from_half,
+        instead={
+            "difficulty.DifficultyFilter.updated": _tolerant(0.3),
+            "difficulty.DifficultyFilter.held_out_of": _few,
+        },
+    ),
+    "tolerant-0.3-late-0.8": Form(
+        ("difficulty=0.8",), {"difficulty.DifficultyFilter.updated": _tolerant(0.3)}, _from_half
+    ),
+    "tolerant-0.3-fade-0.1": Form(
+        start=_from_half,
+        instead={
+            "difficulty.DifficultyFilter.updated": _tolerant(0.3),
+            "difficulty.DifficultyFilter.step": _fading(0.1),
+        },
+    ),
     "visits-half-pace": Form(instead={"difficulty.lag": _half_the_lag}),
     "visits-no-brake": Form(instead={"difficulty.BRAKE": 0.0}),
 }
@@ -95,7 +209,7 @@ def _settings(arm: str, size: int) -> tuple[str, ...]:
 
 def _run_form(job: dict[str, Any], config: Config, runs: Path, shared: SharedParts, stop: Stop) -> Any:
     with ExitStack() as stack:
-        for name, value in FORMS.get(job["arm"], Form()).instead.items():
+        for name, value in FORMS[job["arm"]].replaced.items() if job["arm"] in FORMS else ():
             stack.enter_context(patch(f"particleaugment.search.{name}", value))
         return run_job(job, config, runs, shared, stop)
 
@@ -106,4 +220,4 @@ if __name__ == "__main__":
         serve(_run_form, _settings)
     else:
         arms = {name: arm.own_ops for name, arm in ARMS.items()} | dict.fromkeys(FORMS, False)
-        run_command(arms, Path(__file__), HERE / "results" / "small.json", "none,trivialaugment,visits")
+        run_command(arms, Path(__file__), HERE / "results" / "small.json", "none,trivialaugment,difficulty")

@@ -100,10 +100,17 @@ def test_a_run_too_short_to_learn_under_augmentation_goes_without_at_once(epochs
         loss = 2.3 * (1 - 0.5 * epoch / epochs)
         return loss, loss
 
-    filter = pa.DifficultyFilter()
+    filter = pa.DifficultyFilter(start=1.0)
     assert max(steered(filter, epochs, losses, chance=2.3)[math.ceil(0.1 * epochs) :]) == 0
     unbraked = steered(filter, epochs, losses)[: epochs // 5]
-    assert min(unbraked) > filter.first_strength(epochs) / 2, "where chance is not known"
+    assert min(unbraked) > 0.5, "where chance is not known"
+
+
+def test_a_short_run_gets_augmentation_where_training_turns_out_too_easy():
+    filter = pa.DifficultyFilter()
+    memorising = steered(filter, 40, lambda strength, epoch: (0.3 + 0.3 * strength, 1.0))
+    assert memorising[0] < 0.05
+    assert memorising[-1] > 0.7
 
 
 @PROPERTY
@@ -193,7 +200,7 @@ def test_quantities_have_no_loss_of_chance(targets):
 
 
 def test_a_step_says_what_it_measured():
-    filter = pa.DifficultyFilter()
+    filter = pa.DifficultyFilter(start=1.0)
     state, record = filter.step(filter.init(0, OPS, epochs=50), subject(1.0, 0.5), epoch=1, epochs=50)
     assert (record.step, record.training_loss, record.held_out_loss, record.difficulty) == (1, 0.5, 1.0, 0.5)
     error = math.log(filter.wanted(1, 50) / 0.5) * (1 / 50) / INFORMED
@@ -204,13 +211,13 @@ def test_a_step_says_what_it_measured():
 
 
 def test_losses_that_are_not_finite_are_skipped_and_said():
-    filter = pa.DifficultyFilter()
+    filter = pa.DifficultyFilter(start=1.0)
     state, record = filter.step(filter.init(0, OPS, epochs=50), subject(math.nan, 0.5), epoch=1, epochs=50)
-    assert (state.skipped, state.strength) == (1, filter.first_strength(50))
+    assert (state.skipped, state.strength) == (1, 1.0)
     assert record.skip_reason == "the held-out loss is nan, so the difficulty is unknown"
     for loss in (math.nan, math.inf, -math.inf):
         state, record = filter.step(filter.init(0, OPS, epochs=50), subject(1.0, loss), epoch=1, epochs=50)
-        assert (state.skipped, state.strength) == (1, filter.first_strength(50))
+        assert (state.skipped, state.strength) == (1, 1.0)
         assert record.skip_reason == f"the training loss is {loss}, so the difficulty is unknown"
 
 
@@ -230,7 +237,7 @@ def test_in_ones_own_loop_it_steers_by_the_losses_that_it_is_shown():
         if epoch < 5:
             assert record.training_loss == pytest.approx(float(losses.detach().mean()) / 10)
             assert record.difficulty == pytest.approx(record.training_loss / search.state.held_out_loss)
-    assert search.policy.ops_per_image > 2.5
+    assert search.policy.ops_per_image > 1.5
 
 
 def test_a_loop_that_shows_no_losses_is_stopped():
@@ -251,10 +258,10 @@ def test_its_state_comes_back():
 
 @PROPERTY
 @given(epochs=st.integers(1, 1000), slots=st.integers(2, 16))
-def test_short_runs_start_in_proportion_to_their_epochs(epochs, slots):
+def test_runs_start_without_augmentation_up_to_50_epochs_and_at_full_strength_from_100(epochs, slots):
     filter = pa.DifficultyFilter(slots=slots)
     start = filter.init(0, OPS, epochs).strength
-    assert start == pytest.approx(min(filter.strongest, 0.02 * epochs, 2))
+    assert start == pytest.approx(min(filter.strongest, max(0, 0.04 * (epochs - 50)), 2))
     assert pa.DifficultyFilter(slots=slots, start=0.5).init(0, OPS, epochs).strength == 0.5
 
 

@@ -58,8 +58,8 @@ STEERED = 0.8
 """Share of training over which strength is steered and samples are held out."""
 MEMORY = 0.05
 """Share of training over which held-out losses are averaged."""
-LONG = 100
-"""Number of epochs from which a run starts at full strength; shorter runs start at a share of it."""
+SHORT, LONG = 50, 100
+"""Numbers of epochs up to which a run starts without augmentation, and from which it starts at full strength."""
 FULL = 2.0
 """Mean number of ops per image that long runs start at."""
 FEWEST, MOST = 64, 1024
@@ -133,7 +133,8 @@ class DifficultyFilter(Filter[DifficultyState]):
             fifths of training.
         early_difficulty: Wanted ratio at the start; it falls linearly to ``difficulty``.
         speed: How far the logarithm of strength could move over the whole run if the error were always 1.
-        start: Strength at the start. ``auto``: 2, or proportionally less for runs of fewer than 100 epochs.
+        start: Strength at the start. ``auto``: 0 for runs of up to 50 epochs, 2 from 100 epochs on, and in proportion
+            in between.
         slots: Maximum number of ops per image; twice the highest strength.
         every: Epochs between filter steps. ``auto``: every epoch, or about a hundred steps if epochs are short.
         warmup: First epoch that may end with a filter step.
@@ -187,13 +188,14 @@ class DifficultyFilter(Filter[DifficultyState]):
         """Return the strength that a run starts at.
 
         A network memorises samples that it sees often. In a run of few epochs there is little to prevent, and no time
-        to unlearn a start that was too strong.
+        to recover from a start that was too strong; strength rises later if training turns out too easy.
 
-        >>> DifficultyFilter().first_strength(epochs=40), DifficultyFilter().first_strength(epochs=250)
-        (0.8, 2.0)
+        >>> filter = DifficultyFilter()
+        >>> filter.first_strength(epochs=40), filter.first_strength(epochs=60), filter.first_strength(epochs=250)
+        (0.0, 0.4, 2.0)
         """
         if isinstance(self.start, str):
-            return min(self.strongest, FULL * min(1.0, epochs / LONG))
+            return min(self.strongest, FULL * max(0.0, min(1.0, (epochs - SHORT) / (LONG - SHORT))))
         return self.start
 
     def policy(self, state: DifficultyState) -> Mixture:
