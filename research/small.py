@@ -173,6 +173,8 @@ FORMS: dict[str, Form] = {
             ("fade-0.05-few-until-0.6", 0.05, ("difficulty=0.725",), {"difficulty.STEERED": 0.6}),
             ("fade-0.05-few-late-0.8", 0.05, ("difficulty=0.8",), {}),
             ("fade-0.05-few-slots-4", 0.05, ("slots=4",), {}),
+            ("fade-0.1-few-slots-4", 0.1, ("slots=4",), {}),
+            ("fade-0.2-few-slots-4", 0.2, ("slots=4",), {}),
         )
     },
     **{

@@ -87,7 +87,7 @@ def test_the_command_measures_everything_and_fits_a_terminal(tiny, tmp_path, mon
         "clone",
         f"torch {torch.__version__}",
     ):
-        assert shown in done.output
+        assert shown in " ".join(done.output.split())  # wherever this machine's name breaks the lines
 
 
 @pytest.mark.parametrize(

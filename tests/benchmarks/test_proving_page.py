@@ -323,7 +323,7 @@ def test_the_table_of_the_docs(tmp_path):
 
 def test_withdrawn_arms_keep_their_results_and_cannot_be_run():
     found = figures_of([proving_page.RESULT_FILE])
-    assert found.arms[-2:] == ["gap", "gap-frozen"] == found.learned
+    assert found.arms[-2:] == ["gap", "gap-frozen"] == found.learned[-2:]
     assert found.meaning("gap").startswith("withdrawn: ")
     assert proving_tasks.WITHDRAWN.keys().isdisjoint(proving_tasks.ARMS)
 
