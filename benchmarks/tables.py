@@ -17,6 +17,7 @@ from typing import Any
 
 from accuracy_tables import PHASES, POLICIES, comparison, controls, literal, policy_text, quick, results
 from common import result, table
+from cpu_threads import threads_table
 from difficulty_page import constants_table, evidence_table, settings_few, strengths_table
 from loader_throughput import images_table, loaders_table
 from old_names import in_new_names
@@ -252,6 +253,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "ImageNet": imagenet,
     "decoding": folder_decode,
     "overhead": overhead,
+    "CPU threads": threads_table,
     "exactness": exactness,
     "targets": targets_table,
     "controls": controls,

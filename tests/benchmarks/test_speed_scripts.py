@@ -9,6 +9,7 @@ from particleaugment.recipes import get_recipe
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
+from cpu_threads import scaling, threads_table
 from cpu_throughput import beside_timm
 from loader_throughput import images_table, loaders_table, rows_without_numba
 from targets import LIMIT, cpu_rows, targets_table
@@ -41,6 +42,14 @@ def test_work_per_second():
 def test_result_rows_keep_the_names_that_the_tables_read():
     row = beside_timm(32, 4, repeats=1, seed=0)
     assert {"size", "batch", "peer", "timm", "ours_1_thread", "ours_2_threads", "ratio_1_thread"} < set(row)
+
+
+def test_rows_of_threads():
+    rows = scaling(32, 16, [1, 2], repeats=1, seed=0)
+    assert [row["threads"] for row in rows] == [1, 2]
+    assert rows[0]["times_one_thread"] == 1
+    assert rows[1]["times_one_thread"] > 0
+    assert len(threads_table().splitlines()) > 4
 
 
 def test_rows_of_targets():

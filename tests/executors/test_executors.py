@@ -6,10 +6,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import particleaugment as pa
 from particleaugment import executors
@@ -238,6 +241,21 @@ def test_the_number_of_threads_does_not_matter(executor):
         torch.set_num_threads(threads)
     assert torch.equal(outputs[0], outputs[1])
     assert torch.equal(outputs[0], outputs[2])
+
+
+@given(st.integers(0, 3000), st.integers(1, 1 << 18), st.integers(1, 40))
+def test_parts_cover_a_batch_once_and_end_with_small_ones(count, size, threads):
+    parts = []
+    with mock.patch("torch.get_num_threads", return_value=threads):
+        native.in_parts(lambda start, stop: parts.append((start, stop)), (), count, size)
+    parts.sort()
+    assert [start for start, _ in parts] == [0, *(stop for _, stop in parts[:-1])]
+    assert parts[-1][1] == count
+    sizes = [stop - start for start, stop in parts]
+    if len(parts) > 1:
+        assert sizes[:-1] == sorted(sizes[:-1], reverse=True)
+        assert min(sizes[:-1]) * size >= native._FEWEST_BYTES
+        assert sizes[-1] <= sizes[-2]
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)

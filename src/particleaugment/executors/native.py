@@ -21,7 +21,6 @@ Array = NDArray[Any]
 
 PLANAR, INTERLEAVED, PACKED = 0, 1, 2
 """How an image's bytes are laid out: plane by plane, pixel by pixel, or pixel by pixel with a fourth byte, of 255."""
-_PARTS_PER_THREAD = 4
 _FEWEST_BYTES = 1 << 15
 """What a part of a batch has at least: a smaller one costs more to hand over than it evens out."""
 
@@ -108,7 +107,8 @@ def packed_colour(colour: Sequence[int]) -> np.uint32:
 def in_parts(function: Callable[..., None], arguments: Sequence[Any], count: int, size: int = _FEWEST_BYTES) -> None:
     """Call a compiled function with ``arguments`` and the bounds of parts of ``count`` images, on torch's threads.
 
-    Programs differ in length, so there are more parts than threads, and a thread that is done takes the next one.
+    Programs differ in length, so a thread that is done takes the next part, and parts become smaller towards the end,
+    where the others wait for the last one.
 
     Args:
         function: The function; it must release the interpreter's lock.
@@ -116,16 +116,18 @@ def in_parts(function: Callable[..., None], arguments: Sequence[Any], count: int
         count: Number of images.
         size: Bytes of an image.
     """
-    threads = torch.get_num_threads()
-    parts = min(_PARTS_PER_THREAD * threads, count, count * size // _FEWEST_BYTES)
-    threads = min(threads, parts)
+    least = -(-_FEWEST_BYTES // max(1, size))
+    threads = min(torch.get_num_threads(), count // least)
     if threads <= 1:
         function(*arguments, 0, count)
         return
-    bounds, next_part = [count * part // parts for part in range(parts + 1)], counting()
+    bounds = [0]
+    while (left := count - bounds[-1]) > 0:
+        bounds.append(bounds[-1] + min(left, max(least, left // (2 * threads))))
+    next_part = counting()
 
     def work() -> None:
-        while (part := next(next_part)) < parts:
+        while (part := next(next_part)) < len(bounds) - 1:
             function(*arguments, bounds[part], bounds[part + 1])
 
     # This thread works too: one thread fewer to wake, and the scheduler need not find it a core.
