@@ -23,6 +23,11 @@ from proving_ground import run_command  # noqa: E402
 from proving_tasks import ARMS  # noqa: E402
 from proving_worker import run_job, serve  # noqa: E402
 
+from particleaugment.core.op_table import op_indices  # noqa: E402
+from particleaugment.core.program import Program  # noqa: E402
+from particleaugment.core.random import Stream  # noqa: E402
+from particleaugment.policies.mixture import Mixture, even_counts  # noqa: E402
+from particleaugment.policies.policy import Draws, get_semantics  # noqa: E402
 from particleaugment.search import difficulty  # noqa: E402
 from particleaugment.search.difficulty import (  # noqa: E402
     DifficultyFilter,
@@ -33,6 +38,7 @@ from particleaugment.search.difficulty import (  # noqa: E402
 )
 from particleaugment.search.filter_base import Subject  # noqa: E402
 from particleaugment.search.held_out import Division  # noqa: E402
+from particleaugment.search.plain_losses import evaluation_mode, own_statistics  # noqa: E402
 from particleaugment.training.config import Config  # noqa: E402
 from particleaugment.training.shared import SharedParts  # noqa: E402
 from particleaugment.util.stop import Stop  # noqa: E402
@@ -40,7 +46,11 @@ from particleaugment.util.stop import Stop  # noqa: E402
 
 @dataclass(frozen=True)
 class Form:
-    """A form of the filter: its settings, its replacements in ``search/``, and its start as a share of 2."""
+    """A form of the filter: its settings, its replacements in ``search/``, and its start as a share of 2.
+
+    If a form says nothing else, it holds out 2 % of the samples, at least 64, and measures them with the statistics of
+    their own batch, as the default once did.
+    """
 
     settings: tuple[str, ...] = ()
     instead: dict[str, Any] = field(default_factory=dict)
@@ -54,7 +64,19 @@ class Form:
             start = difficulty.FULL * self.start(epochs) if isinstance(filter.start, str) else filter.start
             return min(filter.strongest, start)
 
-        return {"difficulty.DifficultyFilter.first_strength": first_strength, **self.instead}
+        return {
+            "difficulty.DifficultyFilter.first_strength": first_strength,
+            "difficulty.DifficultyFilter.held_out_of": _two_percent,
+            "difficulty.held_out_losses": _with_own_statistics,
+            **self.instead,
+        }
+
+
+def _two_percent(filter: DifficultyFilter, samples: int) -> int:
+    return max(2, min(samples // 10, max(64, min(difficulty.MOST, samples // 50))))
+
+
+_few = DifficultyFilter.held_out_of
 
 
 def _squared(epochs: int) -> float:
@@ -79,10 +101,6 @@ def _caught_up(extra: int) -> Callable[[Division, int], torch.Tensor]:
         return ids
 
     return places_in
-
-
-def _few(filter: DifficultyFilter, samples: int) -> int:
-    return max(2, min(samples // 20, max(32, min(difficulty.MOST, samples // 100))))
 
 
 def _fading(length: float) -> Callable[..., Any]:
@@ -132,6 +150,57 @@ def _tolerant(tolerance: float) -> Callable[..., DifficultyState]:
     return updated
 
 
+def _with_averages(subject: Subject) -> torch.Tensor:
+    """Measure held-out samples as test images are: with batch norm's running averages."""
+    assert subject.split is not None
+    with evaluation_mode(subject.trainee.model):
+        return subject.trainee.losses(subject.split[1])
+
+
+def _with_own_statistics(subject: Subject) -> torch.Tensor:
+    """Measure them with the statistics of their own batch alone, as the default once did."""
+    assert subject.split is not None
+    with own_statistics(subject.trainee.model):
+        return subject.trainee.losses(subject.split[1])
+
+
+_lower = difficulty.held_out_losses
+
+
+class _Narrowing(Mixture):
+    """A mixture in which turns, shears and shifts are wide where they come alone, and narrower beside other ops."""
+
+    def sample(
+        self,
+        ids: torch.Tensor,
+        epoch: int | torch.Tensor = 0,
+        seed: int | torch.Tensor = 0,
+        size: tuple[int, int] = (32, 32),
+    ) -> Program:
+        """Draw as a mixture does, then divide levels."""
+        count, mapping = len(self.slots), get_semantics("trivial-wide")
+        draws = Draws(ids, epoch, seed, dict.fromkeys((Stream.OP, Stream.LEVEL, Stream.SIGN), count) | {Stream.GATE: 1})
+        choice = draws.choice(Stream.OP, len(self.ops))
+        applied = draws[Stream.GATE] < self._gates()[torch.arange(count), choice]
+        moves = torch.tensor([name.startswith(("Rotate", "Shear", "Translate")) for name in self.ops])[choice]
+        levels = draws.choice(Stream.LEVEL, 31) * (mapping.top / 30)
+        levels = torch.where(moves, levels / applied.sum(1, keepdim=True).clamp(min=1), levels)
+        arguments = mapping.arguments(self.ops, choice, levels, draws.signs(), size)
+        op = torch.where(applied, torch.tensor(op_indices(self.ops))[choice], 0)
+        return Program(op, torch.where(applied, arguments, 0.0))
+
+    def plan(self) -> None:
+        """Nothing but ``sample`` can draw it."""
+
+
+def _narrowing(filter: DifficultyFilter, state: DifficultyState) -> _Narrowing:
+    return _Narrowing(slots=even_counts(state.strength, filter.slots), ops=state.ops)
+
+
+def _wide(filter: DifficultyFilter, state: DifficultyState) -> Mixture:
+    return Mixture(slots=even_counts(state.strength, filter.slots), ops=state.ops)
+
+
 def _half_the_lag(training_loss: float, chance: float, done: float) -> float:
     return lag(2 * training_loss - chance, chance, done)
 
@@ -169,6 +238,7 @@ FORMS: dict[str, Form] = {
         for name, length, settings, instead in (
             ("fade-0.05-few", 0.05, (), {}),
             ("fade-0.1-few", 0.1, (), {}),
+            ("fade-0.2-few", 0.2, (), {}),
             ("fade-0.05-few-tolerant-0.2", 0.05, (), {"difficulty.DifficultyFilter.updated": _tolerant(0.2)}),
             ("fade-0.05-few-until-0.6", 0.05, ("difficulty=0.725",), {"difficulty.STEERED": 0.6}),
             ("fade-0.05-few-late-0.8", 0.05, ("difficulty=0.8",), {}),
@@ -198,6 +268,37 @@ FORMS: dict[str, Form] = {
         instead={
             "difficulty.DifficultyFilter.updated": _tolerant(0.3),
             "difficulty.DifficultyFilter.step": _fading(0.1),
+        },
+    ),
+    "averages": Form(start=_from_half, instead={"difficulty.held_out_losses": _with_averages}),
+    "lower": Form(start=_from_half, instead={"difficulty.held_out_losses": _lower}),
+    **{
+        f"{name}-fade-0.05-few": Form(
+            start=_from_half,
+            instead={
+                "difficulty.held_out_losses": measured,
+                "difficulty.DifficultyFilter.held_out_of": _few,
+                "difficulty.DifficultyFilter.step": _fading(0.05),
+            },
+        )
+        for name, measured in (("averages", _with_averages), ("lower", _lower))
+    },
+    **{
+        f"{name}-fade-0.05-few": Form(
+            start=_from_half,
+            instead={
+                "difficulty.DifficultyFilter.policy": policy,
+                "difficulty.DifficultyFilter.held_out_of": _few,
+                "difficulty.DifficultyFilter.step": _fading(0.05),
+            },
+        )
+        for name, policy in (("narrowing", _narrowing), ("wide", _wide))
+    },
+    "tolerant-0.3-averages": Form(
+        start=_from_half,
+        instead={
+            "difficulty.DifficultyFilter.updated": _tolerant(0.3),
+            "difficulty.held_out_losses": _with_averages,
         },
     ),
     "visits-half-pace": Form(instead={"difficulty.lag": _half_the_lag}),

@@ -18,7 +18,6 @@ from particleaugment.search.difficulty import (
     DifficultyState,
     lag,
     loss_of_chance,
-    own_statistics,
 )
 from particleaugment.search.filter_base import Subject
 from particleaugment.training.records import RecordError, check_record
@@ -180,7 +179,7 @@ def subject(held_out, training_loss):
 
 @pytest.mark.parametrize(
     ("samples", "held_out"),
-    [(9, 2), (200, 20), (640, 64), (1280, 64), (4000, 80), (12_800, 256), (50_000, 1000), (1_281_167, 1024)],
+    [(9, 2), (200, 10), (640, 32), (1280, 32), (4000, 40), (12_800, 128), (50_000, 500), (1_281_167, 1024)],
 )
 def test_how_many_samples_are_held_out_is_left_to_the_data(samples, held_out):
     assert pa.DifficultyFilter().held_out_of(samples) == held_out
@@ -196,7 +195,7 @@ def test_the_loss_of_chance_is_known_where_there_are_classes():
 def test_quantities_have_no_loss_of_chance(targets):
     search = pa.ParticleAugment((torch.zeros(64, 3, 8, 8, dtype=torch.uint8), targets), epochs=3)
     assert loss_of_chance(search.division.labels) == math.inf, "the brake and the one more sample are for classes"
-    assert len(search.division.split[1]) == 6
+    assert len(search.division.split[1]) == 3
 
 
 def test_a_step_says_what_it_measured():
@@ -274,21 +273,6 @@ def test_a_schedule_replays_its_mixtures(tmp_path):
     assert schedule.at(4) == filter.policy(later)
     schedule.save(tmp_path / "policy.json")
     assert pa.Schedule.load(tmp_path / "policy.json") == schedule
-
-
-def test_batch_norm_uses_the_batch_and_keeps_its_averages():
-    generator = torch.Generator().manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.5))
-    model[1].eval()
-    images = torch.randn(16, 3, 8, 8, generator=generator) * 5 + 3
-    kept = {name: value.clone() for name, value in model.state_dict().items()}
-    modes = [module.training for module in model.modules()]
-    with own_statistics(model), torch.no_grad():
-        found = model(images)
-    assert found.mean((0, 2, 3)).abs().max() < 1e-5  # normalised by the batch, and nothing dropped
-    assert float(found.var((0, 2, 3)).sub(1).abs().max()) < 1e-2
-    assert [module.training for module in model.modules()] == modes
-    assert all(torch.equal(value, kept[name]) for name, value in model.state_dict().items())
 
 
 @pytest.mark.parametrize(

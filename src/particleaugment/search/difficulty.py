@@ -5,8 +5,8 @@ it wastes capacity on augmentation. So the filter controls one number, the stren
 step:
 
 1. *measurement*: the difficulty, which is the epoch's mean training loss under augmentation divided by the mean loss on
-   a few plain held-out samples. Training computes the first anyway. The second takes one small forward pass, and is
-   averaged over a twentieth of training;
+   a few plain held-out samples. Training computes the first anyway. The second takes one or two small forward passes,
+   and is averaged over a twentieth of training;
 2. *error*: the logarithm of wanted over measured difficulty, clipped to [-1, 1];
 3. *update*: strength changes by a factor, whose logarithm is the error times ``speed`` over the number of steps;
 4. *brake*: if the training loss falls more slowly than training time passes, the run is too short to learn under
@@ -28,13 +28,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch import Tensor
 
 from particleaugment.core.op_table import OPS
 from particleaugment.filter._checks import as_real
@@ -42,6 +40,7 @@ from particleaugment.policies.mixture import Mixture, MixtureSchedule, even_coun
 from particleaugment.policies.trivial import TrivialAugment
 from particleaugment.search.checks import check_count, check_moments, check_size
 from particleaugment.search.filter_base import Filter, FilterRecord, FilterState, Subject
+from particleaugment.search.plain_losses import held_out_losses
 
 __all__ = [
     "DifficultyFilter",
@@ -51,7 +50,6 @@ __all__ = [
     "expected_loss",
     "lag",
     "loss_of_chance",
-    "own_statistics",
 ]
 
 STEERED = 0.8
@@ -62,7 +60,7 @@ SHORT, LONG = 50, 100
 """Numbers of epochs up to which a run starts without augmentation, and from which it starts at full strength."""
 FULL = 2.0
 """Mean number of ops per image that long runs start at."""
-FEWEST, MOST = 64, 1024
+FEWEST, MOST = 32, 1024
 """Bounds on the number of held-out samples if ``measure_size`` is ``auto`` and there are enough samples."""
 INFORMED = 0.4
 """Share of training after which difficulty counts fully; before that, it is near 1 under every policy."""
@@ -138,8 +136,8 @@ class DifficultyFilter(Filter[DifficultyState]):
         slots: Maximum number of ops per image; twice the highest strength.
         every: Epochs between filter steps. ``auto``: every epoch, or about a hundred steps if epochs are short.
         warmup: First epoch that may end with a filter step.
-        measure_size: Held-out samples: a number, or a fraction of the data. ``auto``: 2 %, at least 64 and at most
-            1,024, but never more than a tenth of the data.
+        measure_size: Held-out samples: a number, or a fraction of the data. ``auto``: 1 %, at least 32 and at most
+            1,024, but never more than a twentieth of the data.
         semantics: Name of the mapping from level to argument.
 
     >>> filter = DifficultyFilter()
@@ -209,11 +207,9 @@ class DifficultyFilter(Filter[DifficultyState]):
         state = replace(state, steps=state.steps + 1)
         if not self.holds_out_in(epoch, epochs):
             return state, self.record(state)
-        assert subject.split is not None  # samples are held out
         assert subject.training_loss is not None  # needs_training_loss says so
         start = time.perf_counter()
-        with own_statistics(subject.trainee.model):
-            losses = subject.trainee.losses(subject.split[1], progress=subject.progress)
+        losses = held_out_losses(subject)
         chance = loss_of_chance(subject.labels)
         held_out_loss, seconds = expected_loss(losses, chance), {"measure": time.perf_counter() - start}
         for name, loss in (("held-out", held_out_loss), ("training", subject.training_loss)):
@@ -297,7 +293,7 @@ class DifficultyFilter(Filter[DifficultyState]):
     def held_out_of(self, samples: int) -> int | float:
         """Return how many samples are held out."""
         if isinstance(self.measure_size, str):
-            return max(2, min(samples // 10, max(FEWEST, min(MOST, samples // 50))))
+            return max(2, min(samples // 20, max(FEWEST, min(MOST, samples // 100))))
         return self.measure_size
 
     def holds_out_in(self, epoch: int, epochs: int) -> bool:
@@ -364,24 +360,3 @@ def expected_loss(losses: Tensor, chance: float) -> float:
     if math.isinf(chance):
         return float(losses.mean())
     return (float(losses.sum()) + chance) / (len(losses) + 1)
-
-
-@contextmanager
-def own_statistics(model: nn.Module) -> Iterator[None]:
-    """Let batch norm use the statistics of the batch that it is given, as in training, and keep its averages.
-
-    These lag behind early in training, so a loss in evaluation mode jumps where one in training does not. Everything
-    else is in evaluation mode; all modes come back as they were.
-    """
-    modes = [(module, module.training) for module in model.modules()]
-    norms = [module for module in model.modules() if isinstance(module, _BatchNorm) and module.track_running_stats]
-    model.eval()
-    try:
-        for norm in norms:
-            norm.training, norm.track_running_stats = True, False
-        yield
-    finally:
-        for norm in norms:
-            norm.track_running_stats = True
-        for module, training in modes:
-            module.training = training
