@@ -69,7 +69,9 @@ def test_the_page_tells_difficulty_strength_and_ops_and_nothing_of_particles(pag
     assert [heading for heading in parsed.headings if heading in wanted] == wanted
     assert "The filter" not in parsed.headings
     assert PARTICLES.findall(re.sub(r"<pre>.*|<title>.*?</title>", "", page, flags=re.DOTALL)) == []
-    assert "Strength was 2.00 ops per image in the first epoch, 3.50 at most (epoch 11) and 3.50 in the last." in page
+    assert (
+        "Strength was 2.00 ops per image in the first epoch and 3.50 at most (epoch 11). It ends at 3.50. All" in page
+    )
     assert "difficulty in epoch 16, averaged, wanted 0.68" in page
     assert parsed.figures >= 6
 
@@ -196,4 +198,4 @@ def test_strength_is_shown_from_the_first_epoch_where_evaluations_are_rarer():
     lines = [record for record in records() if record["kind"] == "filter" or record["epoch"] in (15, 20)]
     run = history(config(), lines, schedule())
     assert list(run.mixtures) == list(range(1, EPOCHS + 1))
-    assert "Strength was 2.00 ops per image in the first epoch, 3.50 at most (epoch 11)" in render(run)
+    assert "Strength was 2.00 ops per image in the first epoch and 3.50 at most (epoch 11)" in render(run)

@@ -12,6 +12,7 @@ from torch import nn
 
 import particleaugment as pa
 from particleaugment.search.difficulty import (
+    FADED,
     INFORMED,
     LEARNED,
     STEERED,
@@ -251,8 +252,31 @@ def test_a_loop_that_shows_no_losses_is_stopped():
 
 
 def test_its_state_comes_back():
-    state = DifficultyState(seed=3, ops=OPS, steps=7, skipped=1, strength=1.25, held_out_loss=0.5)
-    assert pa.DifficultyFilter().init(3, OPS, epochs=50).restored(state.to_dict()) == state
+    state = DifficultyState(seed=3, ops=OPS, steps=7, skipped=1, strength=1.25, held_out_loss=0.5, applied=0.25)
+    first = pa.DifficultyFilter().init(3, OPS, epochs=50)
+    assert first.restored(state.to_dict()) == state
+    with pytest.raises(ValueError, match="applied must be above 0 and at most 1, got 2"):
+        first.restored(state.to_dict() | {"applied": 2.0})
+
+
+@PROPERTY
+@given(epochs=st.integers(1, 500), every=st.integers(1, 5))
+def test_augmentation_fades_out_over_the_last_twentieth_and_strength_is_remembered(epochs, every):
+    filter = pa.DifficultyFilter(start=2.0, every=every, warmup=every)
+    state, history = filter.init(0, OPS, epochs), [(1, filter.init(0, OPS, epochs))]
+    for epoch in range(math.ceil(STEERED * epochs) + 1, epochs):
+        if filter.due(epoch, epochs):
+            state, record = filter.step(state, subject(1.0, 0.5), epoch=epoch, epochs=epochs)
+            assert record.strength == 2
+            history.append((epoch + 1, state))
+    schedule = filter.schedule(history, epochs)
+    strengths = [sum(schedule.at(epoch).slots) for epoch in range(1, epochs + 1)]
+    assert strengths == sorted(strengths, reverse=True)
+    assert strengths[: math.floor((1 - FADED) * epochs)] == pytest.approx([2] * math.floor((1 - FADED) * epochs))
+    assert strengths[-1] > 0
+    if epochs >= 100 * every:
+        assert strengths[-1] <= 2 * every / (FADED * epochs)
+    assert sum(schedule.at_or_last(None).slots) == pytest.approx(2), "what was learned"
 
 
 @PROPERTY

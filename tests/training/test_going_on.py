@@ -24,7 +24,7 @@ from particleaugment.training.session import Session
 from particleaugment.util.stop import Stop, Stopped
 
 
-@pytest.mark.parametrize(("filter", "turns"), [("paper", 3), ("difficulty", 1)])
+@pytest.mark.parametrize(("filter", "turns"), [("paper", 3), ("difficulty", 2)])
 def test_a_run_stopped_after_any_batch_goes_on_exactly(tiny, no_report, tmp_path, filter, turns):
     settings = [f"filter={filter}", "epochs=2"]
     counter = StopAfter(10**9)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -34,6 +35,8 @@ from particleaugment.policies.trivial import TrivialAugment
 
 __all__ = ["Mixture", "MixtureSchedule", "even_counts"]
 
+FADED = 0.05
+"""Share of training, at its end, over which a learned mixture fades out."""
 _LEVELS = 31  # steps from no level to the highest
 _EXPORTED = 256  # sub-policies that stand for a mixture in other libraries
 
@@ -269,6 +272,12 @@ class MixtureSchedule(EpochPolicies[Mixture]):
         steps = tuple((start, mixture.level, mixture.slots) for start, mixture in zip(self.starts, mixtures))
         for name, value in (("steps", steps), ("ops", mixtures[0].ops), ("semantics", mixtures[0].semantics)):
             object.__setattr__(self, name, value)
+
+    def settled(self, last: int) -> int:
+        """Return the last epoch before the mixture fades out, where it does."""
+        settled = max(1, math.floor((1 - FADED) * last))
+        ended = last == (self.replay_epochs or self.epochs)
+        return settled if ended and self.at(settled) != self.at(last) else last
 
     @property
     def starts(self) -> tuple[int, ...]:

@@ -65,33 +65,37 @@ class EpochPolicies(Policy, Generic[P]):
         return self.policies[max(0, bisect_right(self.starts, epoch) - 1)]
 
     def at_or_last(self, epoch: int | None) -> P:
-        """Return the policy of an epoch that the schedule has, or the last one."""
+        """Return the policy of an epoch that the schedule has, or the one that it settled on."""
         last = self.replay_epochs or self.epochs
         if epoch is not None and not 1 <= epoch <= last:
             raise ValueError(f"the schedule has the epochs 1 to {last}, got {epoch}")
-        return self.at(last if epoch is None else epoch)
+        return self.at(self.settled(last) if epoch is None else epoch)
+
+    def settled(self, last: int) -> int:
+        """Return the epoch, up to ``last``, whose policy stands for what was learned so far: the last one."""
+        return last
 
     @property
     def inclusion(self) -> dict[str, float]:
-        """How often each op is applied to an image at the end."""
+        """How often each op is applied to an image in the settled epoch."""
         return self.at_or_last(None).inclusion
 
     @property
     def ops_per_image(self) -> float:
-        """Mean number of ops applied to an image at the end, Identity not counted."""
+        """Mean number of ops applied to an image in the settled epoch, Identity not counted."""
         return self.at_or_last(None).ops_per_image
 
     @property
     def distinct(self) -> int | None:
-        """How many different particles it has at the end; None for policies without particles."""
+        """How many different particles it has in the settled epoch; None for policies without particles."""
         return self.at_or_last(None).distinct
 
     def moments(self, epochs: int) -> list[tuple[str, Policy]]:
-        """Return the policies of the first, the middle and the last epoch; see :meth:`Policy.moments`."""
-        return [(f"epoch {epoch}", self.at(epoch)) for epoch in sorted({1, max(1, epochs // 2), epochs})]
+        """Return the policies of the first, the middle and the settled epoch; see :meth:`Policy.moments`."""
+        return [(f"epoch {epoch}", self.at(epoch)) for epoch in sorted({1, max(1, epochs // 2), self.settled(epochs)})]
 
     def static(self, epoch: int | None = None) -> tuple[Policy, list[str]]:
-        """Return the policy of an epoch, or the last, in other libraries' terms; see :meth:`Policy.static`."""
+        """Return the policy of an epoch, or the settled one, as other libraries know it; see :meth:`Policy.static`."""
         policy, lost = self.at_or_last(epoch).static()
         if len(self.policies) > 1:
             lost = [f"the schedule ({len(self.policies)} policies over the epochs; {self._which(epoch)})", *lost]
@@ -100,7 +104,10 @@ class EpochPolicies(Policy, Generic[P]):
     def _which(self, epoch: int | None) -> str:
         """Say which policy was taken, and where there was most augmentation if it is not that."""
         last = self.replay_epochs or self.epochs
-        chosen = "this is the last" if epoch is None else f"this is that of epoch {epoch}"
+        settled = self.settled(last)
+        chosen = (
+            "this is the last" if epoch is None and settled == last else f"this is that of epoch {epoch or settled}"
+        )
         here = self.at_or_last(epoch).ops_per_image
         density = {epoch: self.at(epoch).ops_per_image for epoch in range(1, last + 1, 1 + last // 200)}
         densest = max(density, key=lambda epoch: density[epoch])

@@ -28,7 +28,7 @@ from particleaugment.report.html import (
 )
 from particleaugment.report.metrics import RunHistory, alarms, history
 from particleaugment.report.seen import chosen_part, what_the_network_saw
-from particleaugment.report.strength import reached, strength_of, strength_story
+from particleaugment.report.strength import reached, settled_strength, strength_story
 from particleaugment.report.summary import leading_ops
 from particleaugment.report.verdict import verdict_of
 from particleaugment.training.config import Config, settings_of
@@ -92,7 +92,7 @@ def _cards(run: RunHistory) -> Markup:
         ),
     ]
     if run.mixtures:
-        shown.append((f"{strength_of(run.mixtures[last['epoch']]):.2f}", "strength at the end: ops per image"))
+        shown.append((f"{settled_strength(run):.2f}", "strength at the end: ops per image"))
     elif run.inclusion.size:
         shown.append((f"{run.ops_per_image[-1]:.2f}", "ops per image at the end"))
     if (difficulty := reached(run)) is not None:

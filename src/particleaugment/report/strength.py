@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +20,7 @@ __all__ = [
     "draw_counts",
     "op_counts",
     "reached",
+    "settled_strength",
     "strength",
     "strength_of",
     "strength_story",
@@ -42,7 +44,7 @@ def strength_story(run: RunHistory) -> list[Markup | None]:
         figure(
             steered,
             "Difficulty after each filter step (thin), its running average (thick), and the wanted value (dotted). "
-            "In the grey part, strength is fixed and the network also trains on the held-out images.",
+            "In the grey part, strength is fixed, then fades out, and the network also trains on the held-out images.",
         ),
         heading("How strong augmentation was"),
         paragraph(_course(run)),
@@ -66,13 +68,21 @@ def strength_of(mixture: Mixture) -> float:
     return sum(mixture.slots)
 
 
+def settled_strength(run: RunHistory) -> float:
+    """Return the strength that the filter ended at or is at, before augmentation fades out."""
+    found = [step["strength"] for step in run.steps if "strength" in step]
+    return found[-1] if found else strength_of(run.mixtures[run.epochs[-1]["epoch"]])
+
+
 def _course(run: RunHistory) -> str:
     values = {epoch: strength_of(mixture) for epoch, mixture in run.mixtures.items()}
     first, highest, last = min(values), max(values, key=lambda epoch: values[epoch]), max(values)
-    ops = len(run.policy.ops)
+    settled, ops = settled_strength(run), len(run.policy.ops)
+    faded = f", and fades out to {values[last]:.2f} in epoch {last}"
+    end = "" if math.isclose(values[last], settled, abs_tol=0.005) else faded
     return (
-        f"Strength was {values[first]:.2f} ops per image in the first epoch, {values[highest]:.2f} at most (epoch "
-        f"{highest}) and {values[last]:.2f} in the last. All {ops} ops are drawn equally often."
+        f"Strength was {values[first]:.2f} ops per image in the first epoch and {values[highest]:.2f} at most (epoch "
+        f"{highest}). It ends at {settled:.2f}{end}. All {ops} ops are drawn equally often."
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from particleaugment.report.metrics import RunHistory
-from particleaugment.report.strength import strength_of
+from particleaugment.report.strength import settled_strength
 
 __all__ = ["verdict_of"]
 
@@ -27,6 +27,6 @@ def _training(run: RunHistory) -> str:
         return "trained without a policy"
     if not config.searches:
         return f"trained under the policy {config.policy}"
-    strength = strength_of(run.mixtures[run.epochs[-1]["epoch"]]) if run.mixtures else run.ops_per_image[-1]
+    strength = settled_strength(run) if run.mixtures else run.ops_per_image[-1]
     when = "ended" if run.epochs[-1]["epoch"] == config.training.epochs else "is"
     return f"trained under a learned policy that {when} at {strength:.2f} ops per image"

@@ -21,7 +21,8 @@ chance; later, a network that never sees a sample unchanged still learns its tra
 
 Strength is the mean number of ops per image. Each image gets between zero and twice that number, all counts equally
 likely, so some images stay plain while others change a lot. In the last fifth of training strength is fixed, and the
-network trains on all samples.
+network trains on all samples. Over the last twentieth, augmentation fades out, so that the network ends on samples like
+those that it will be used on.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from torch import Tensor
 
 from particleaugment.core.op_table import OPS
 from particleaugment.filter._checks import as_real
-from particleaugment.policies.mixture import Mixture, MixtureSchedule, even_counts
+from particleaugment.policies.mixture import FADED, Mixture, MixtureSchedule, even_counts
 from particleaugment.policies.trivial import TrivialAugment
 from particleaugment.search.checks import check_count, check_moments, check_size
 from particleaugment.search.filter_base import Filter, FilterRecord, FilterState, Subject
@@ -83,21 +84,26 @@ class DifficultyState(FilterState):
     Attributes:
         strength: Mean number of ops per image.
         held_out_loss: Averaged loss on the held-out samples; 0 before the first measurement.
+        applied: Share of the strength that is applied, less than 1 while augmentation fades out.
     """
 
     strength: float = 0.0
     held_out_loss: float = 0.0
+    applied: float = 1.0
 
     def to_dict(self) -> dict[str, Tensor | int | float]:
         """Return what steps change, as plain numbers."""
-        return super().to_dict() | {"strength": self.strength, "held_out_loss": self.held_out_loss}
+        numbers = {name: getattr(self, name) for name in ("strength", "held_out_loss", "applied")}
+        return super().to_dict() | numbers
 
     def restored(self, saved: Mapping[str, Any]) -> Self:
         """Return a first state as it was when :meth:`to_dict` was called."""
-        strength, held_out_loss = float(saved["strength"]), float(saved["held_out_loss"])
+        strength, held_out_loss, applied = (float(saved[name]) for name in ("strength", "held_out_loss", "applied"))
         if not 0 <= held_out_loss < math.inf:
             raise ValueError(f"held_out_loss must be a finite number that is not negative, got {held_out_loss}")
-        return replace(super().restored(saved), strength=strength, held_out_loss=held_out_loss)
+        if not 0 < applied <= 1:
+            raise ValueError(f"applied must be above 0 and at most 1, got {applied}")
+        return replace(super().restored(saved), strength=strength, held_out_loss=held_out_loss, applied=applied)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +111,7 @@ class DifficultyRecord(FilterRecord):
     """What a step measured and did.
 
     Attributes:
-        strength: Mean number of ops per image after the step.
+        strength: Mean number of ops per image after the step, before it fades out.
         training_loss: Mean training loss of the epoch under augmentation.
         held_out_loss: Expected loss on new samples, estimated from the held-out ones; None in the last fifth of
             training.
@@ -198,13 +204,15 @@ class DifficultyFilter(Filter[DifficultyState]):
 
     def policy(self, state: DifficultyState) -> Mixture:
         """Return a mixture that applies as many ops per image, on average, as the strength says."""
-        return Mixture(slots=even_counts(state.strength, self.slots), ops=state.ops, semantics=self.semantics)
+        slots = even_counts(state.applied * state.strength, self.slots)
+        return Mixture(slots=slots, ops=state.ops, semantics=self.semantics)
 
     def step(
         self, state: DifficultyState, subject: Subject, *, epoch: int, epochs: int
     ) -> tuple[DifficultyState, DifficultyRecord]:
         """Take one step; see the top of this file."""
-        state = replace(state, steps=state.steps + 1)
+        applied = min(1.0, max(1, epochs - epoch) / (FADED * epochs))
+        state = replace(state, steps=state.steps + 1, applied=applied)
         if not self.holds_out_in(epoch, epochs):
             return state, self.record(state)
         assert subject.training_loss is not None  # needs_training_loss says so
