@@ -211,6 +211,12 @@ ARMS: Mapping[str, ProvingArm] = MappingProxyType(
 
 WITHDRAWN: Mapping[str, ProvingArm] = MappingProxyType(
     {
+        "difficulty-2-percent": ProvingArm(
+            "difficulty-2-percent",
+            "withdrawn: the default when it held out 2 %, measured in one way and did not fade out",
+            (),
+            fixed=False,
+        ),
         "gap": ProvingArm("gap", "withdrawn: steered severity by the generalisation gap", (), fixed=False),
         "gap-frozen": ProvingArm("gap-frozen", "withdrawn: its particles, nothing measured", (), fixed=False),
     }

@@ -3,6 +3,7 @@
 python research/summary.py          # the core tasks
 python research/summary.py small    # the tasks for a CPU
 python research/summary.py short    # those of 40 to 60 epochs, on other images
+python research/summary.py gpu      # the small tasks on an H200
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from small import FORMS  # noqa: E402
 FILES = {
     "core": (HERE.parent / "benchmarks/results/proving-ground.json", HERE / "results/candidates.json"),
     "small": (HERE.parent / "benchmarks/results/small-tasks.json", HERE / "results/small.json"),
+    "gpu": (HERE / "results/small-gpu.json",),
     "short": (HERE / "results/short-starts.json",),
 }
 

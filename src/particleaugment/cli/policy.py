@@ -23,7 +23,10 @@ Out = Annotated[Path | None, typer.Option(metavar="PATH", help="Output file (def
 
 PolicyFile = Annotated[Path, typer.Argument(metavar="FILE", help="Policy file or run folder.")]
 
-Epoch = Annotated[int | None, typer.Option(min=1, metavar="N", help="Epoch of a schedule (default: the last).")]
+Epoch = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Epoch of a schedule (default: the last before augmentation fades out)."),
+]
 
 
 class Target(StrEnum):
