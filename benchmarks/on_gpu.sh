@@ -19,7 +19,7 @@ part() {
   if "$@" >"runs/on_gpu/$name.log" 2>&1; then echo "$name: passed"; else echo "$name: failed, see runs/on_gpu/$name.log"; fi
 }
 
-ground() { "$python" benchmarks/proving_ground.py --data "$data" --jobs 6 "$@"; }
+ground() { "$python" benchmarks/proving_ground.py --data "$data" --jobs 8 "$@"; }
 
 judge() {  # [8] the default and its control on all core tasks, by the judge; fixed arms that are missing
   ground --arms difficulty,difficulty-frozen --seeds 0-1 && ground --arms none,trivialaugment,randaugment-2-6,randaugment-3-4 --seeds 0-1
@@ -32,7 +32,7 @@ speed() {  # [4] the filter's share of an epoch; 100 runs in 25 minutes are read
   "$python" benchmarks/gpu_training.py --data "$data/cifar" --models wrn-28-2 --policies randaugment difficulty && "$python" benchmarks/first_step.py
 }
 targets() { "$python" benchmarks/targets.py --device cuda; }  # [1]
-threads() { "$python" benchmarks/cpu_throughput.py; }  # [2] wants a quiet machine with 16 cores
+threads() { "$python" benchmarks/cpu_threads.py; }  # [1] wants a quiet machine with 16 cores
 ranks() { "$python" benchmarks/ranks.py --gpus; }  # [4]
 same() { "$python" benchmarks/same_results.py --gpu "${OLD:-HEAD~1}"; }  # [3]
 
