@@ -1,13 +1,16 @@
 """Time the compiled CPU executor on 1, 2, 4, … threads, drawing included: ``python benchmarks/cpu_threads.py``.
 
 RandAugment with three ops on uint8 batches, as in ``cpu_throughput.py``. On 16 threads it should be ten times as fast
-as on one.
+as on one. Cores share caches, clock and often arithmetic units, so the same work is also timed in as many processes of
+one thread each, which share nothing else: threads cannot do better than that.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
+import time
 from typing import Any
 
 import torch
@@ -18,6 +21,7 @@ from particleaugment.util.timing import rate, seconds
 
 SETTINGS = {32: 1024, 224: 128}
 REQUIRED = {16: 10.0}
+TOGETHER_SECONDS = 1.0
 
 
 def scaling(size: int, batch: int, counts: list[int], repeats: int, seed: int) -> list[dict[str, Any]]:
@@ -31,6 +35,7 @@ def scaling(size: int, batch: int, counts: list[int], repeats: int, seed: int) -
                 times[threads] += seconds(work, repeats)
     rates = {threads: rate(batch, times[threads]) for threads in counts}
     one = rates[1]["median"]
+    together = round(processes_rate(counts[-1], size, batch, seed) / one, 2)
     return [
         {
             "size": size,
@@ -38,10 +43,39 @@ def scaling(size: int, batch: int, counts: list[int], repeats: int, seed: int) -
             "threads": threads,
             "images_per_second": found,
             "times_one_thread": round(found["median"] / one, 2),
+            "processes_times_one": together if threads == counts[-1] else None,
             "required": REQUIRED.get(threads),
         }
         for threads, found in rates.items()
     ]
+
+
+def processes_rate(count: int, size: int, batch: int, seed: int) -> float:
+    """Return the images per second of all processes together, each with one thread and a batch of its own."""
+    context = multiprocessing.get_context("spawn")
+    begin = context.Barrier(count)
+    with context.Pool(count, _share, (begin,)) as pool:
+        return sum(pool.starmap(_rate_of_one, [(size, batch, seed)] * count, chunksize=1))
+
+
+def _share(begin: Any) -> None:
+    global _begin
+    _begin = begin
+
+
+def _rate_of_one(size: int, batch: int, seed: int) -> float:
+    torch.set_num_threads(1)
+    work = augmentation(generated_images(size, batch, seed), "native", seed)
+    work()
+    _begin.wait()
+    start, calls = time.perf_counter(), 0
+    while (passed := time.perf_counter() - start) < TOGETHER_SECONDS:
+        work()
+        calls += 1
+    return batch * calls / passed
+
+
+_begin: Any = None
 
 
 def threads_table() -> str:
@@ -53,11 +87,12 @@ def threads_table() -> str:
             str(row["threads"]),
             f"{row['images_per_second']['median']:,.0f}",
             f"{row['times_one_thread']:.2f}",
+            "" if row["processes_times_one"] is None else f"{row['processes_times_one']:.2f}",
         ]
         for row in document["results"]
     )
     machine = document["machine"]
-    text = table(["images", "threads", "images/s", "times one thread"], rows)
+    text = table(["images", "threads", "images/s", "times one thread", "as many processes"], rows)
     return f"{text}\n\n{machine['cpu']}, {machine['cores']} cores. Command: `{document['command']}`."
 
 
@@ -74,6 +109,7 @@ def main() -> None:
         print(
             f"{row['size']}x{row['size']}, batches of {row['batch']}, {row['threads']} threads: "
             f"{row['images_per_second']['median']:,.0f}/s, {row['times_one_thread']} times one thread"
+            f"{'' if (most := row['processes_times_one']) is None else f', as many processes {most}'}"
         )
     write("cpu_threads", results, arguments.seed)
 

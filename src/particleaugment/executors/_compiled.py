@@ -7,9 +7,10 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from numba import njit
+from numba import njit, types
+from numba.extending import intrinsic
 
-__all__ = ["compiled"]
+__all__ = ["claim", "compiled"]
 
 
 def compiled(function: Callable[..., Any]) -> Any:
@@ -21,6 +22,17 @@ def compiled(function: Callable[..., Any]) -> Any:
             raise
         _say_that_nothing_is_kept()
         return njit(nogil=True, error_model="numpy")(function)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def claim(typing: Any, counter: Any, amount: Any) -> Any:
+    """Return the number in ``counter[0]`` and add an amount to it, in one step for all threads."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        return builder.atomic_rmw("add", array.data, arguments[1], "monotonic")
+
+    return types.int64(counter, types.int64), code
 
 
 @cache

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from particleaugment.core.op_table import TABLE, Kind, lookup
+from particleaugment.executors._compiled import claim
 from particleaugment.executors._compiled import compiled as _compile
 from particleaugment.executors._geometry_kernels import OPAQUE, affine, quarter_turns, resample
 from particleaugment.executors.coefficients import INVERT, POSTERIZE, SOLARIZE, SOLARIZE_ADD
@@ -32,15 +33,16 @@ _GEOMETRY = "6ec837ef965d"
 @_compile
 def run_images(
     images: Any, layout: int, channels: int, height: int, width: int, op: Any, arg: Any, code: Any, patch: Any,
-    fill: Any, output: Any, start: int, stop: int,
+    fill: Any, output: Any, counter: Any, count: int,
 ) -> None:  # fmt: skip
-    """Run the programs of images ``start`` to ``stop``, rows of bytes in one of the three layouts, as the output's.
+    """Run the programs of the images that ``counter`` gives out: rows of bytes in one of the three layouts.
 
     Everything is compiled for this one function: batches and single images call it with the same types.
     """
     packed = layout == PACKED
     buffers = np.empty((1 if packed else 2, height * width), np.uint32)
-    for i in range(start, stop):
+    i = claim(counter, 1)
+    while i < count:
         runs = _runs(op[i])
         if runs == 0:
             output[i] = images[i]
@@ -56,17 +58,20 @@ def run_images(
             _pack(images[i], channels, layout, first)
             last = _run(first, first, second, channels, height, width, op[i], arg[i], code[i], patch[i], fill)
             _unpack(last, channels, layout, output[i])
+        i = claim(counter, 1)
 
 
 @_compile
-def resample_images(images: Any, matrices: Any, code: int, output: Any, start: int, stop: int) -> None:
-    """Resample images ``start`` to ``stop``, each with its own matrix; black where the source is outside."""
+def resample_images(images: Any, matrices: Any, code: int, output: Any, counter: Any, count: int) -> None:
+    """Resample the images that ``counter`` gives out, each with its own matrix; black where the source is outside."""
     channels, height, width = images.shape[1:]
     buffers = np.empty((2, height * width), np.uint32)
-    for i in range(start, stop):
+    i = claim(counter, 1)
+    while i < count:
         _pack(images[i].reshape(images[i].size), channels, PLANAR, buffers[0])
         resample(buffers[0], height, width, matrices[i], code, OPAQUE, buffers[1])
         _unpack(buffers[1], channels, PLANAR, output[i].reshape(output[i].size))
+        i = claim(counter, 1)
 
 
 @_compile

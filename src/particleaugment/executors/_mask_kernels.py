@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from particleaugment.executors._compiled import claim
 from particleaugment.executors._compiled import compiled as _compile
 
 _NOTHING = -1
@@ -18,9 +19,9 @@ _ALIGNED, _AFFINE, _SWAPPED, _ERASED = 0, 1, 2, 3
 
 @_compile
 def move_masks(
-    masks: Any, row: Any, matrices: Any, turns: Any, erased: Any, fill: Any, output: Any, start: int, stop: int
+    masks: Any, row: Any, matrices: Any, turns: Any, erased: Any, fill: Any, output: Any, counter: Any, images: int
 ) -> None:
-    """Move the masks of images ``start`` to ``stop``, unsigned ``[B, M, H, W]``, writing ``output``."""
+    """Move the masks of the images that ``counter`` gives out, unsigned ``[B, M, H, W]``, writing ``output``."""
     count, height, width = masks.shape[1:]
     kinds = np.empty(row.shape[1], np.int64)
     numbers = np.empty((row.shape[1], 6), np.int32)
@@ -28,7 +29,8 @@ def move_masks(
     columns = np.empty((row.shape[1], width + 1), np.int32)
     lines = np.empty((row.shape[1], height + 1), np.int32)
     x, y = np.empty(width, np.int32), np.empty(width, np.int32)
-    for i in range(start, stop):
+    i = claim(counter, 1)
+    while i < images:
         used = 0
         for s in range(row.shape[1] - 1, -1, -1):
             if row[i, s] == _NOTHING:
@@ -65,6 +67,7 @@ def move_masks(
                     _look_back(kinds[s], numbers[s], columns[s], lines[s], height, width, x, y)
                 for m in range(count):
                     _copy_places(masks[i, m].ravel(), width, x, y, fill, output[i, m, r])
+        i = claim(counter, 1)
 
 
 @_compile

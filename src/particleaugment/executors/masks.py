@@ -43,7 +43,8 @@ def run_native(masks: Tensor, numbers: Coefficients, erased: Tensor | None, fill
     rectangles = np.empty((0, 0, 4), np.int64) if erased is None else erased.contiguous().numpy()
     source, target = masks.numpy().view(unsigned), output.numpy().view(unsigned)
     value = np.array(fill, masks.numpy().dtype).view(unsigned)[()]
-    native.in_parts(_mask_kernels.move_masks, (source, *numbers, rectangles, value, target), len(masks))
+    arguments = (source, *numbers, rectangles, value, target)
+    native.on_threads(_mask_kernels.move_masks, arguments, len(masks), masks.nbytes // max(1, len(masks)))
     return output
 
 

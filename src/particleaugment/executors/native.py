@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache
-from itertools import count as counting
 from types import ModuleType
 from typing import Any
 
@@ -22,7 +21,7 @@ Array = NDArray[Any]
 PLANAR, INTERLEAVED, PACKED = 0, 1, 2
 """How an image's bytes are laid out: plane by plane, pixel by pixel, or pixel by pixel with a fourth byte, of 255."""
 _FEWEST_BYTES = 1 << 15
-"""What a part of a batch has at least: a smaller one costs more to hand over than it evens out."""
+"""What a thread must have to do on average: waking one for less costs more than it gains."""
 
 
 @cache
@@ -56,7 +55,7 @@ def run(images: Tensor, program: Program, resample: int, fill: tuple[int, ...]) 
     count, (channels, height, width) = len(images), images.shape[1:]
     given, result = images.numpy().reshape(count, -1), output.numpy().reshape(count, -1)
     arguments = (given, PLANAR, channels, height, width, op, arg, codes, patch, packed_colour(fill), result)
-    in_parts(kernels().run_images, arguments, count, images[0].numel())
+    on_threads(kernels().run_images, arguments, count, images[0].numel())
     return output
 
 
@@ -81,8 +80,9 @@ def run_image(
     result = np.empty((1, given.size), np.uint8)
     painted = np.empty((1, 0, 5), np.int64) if patch is None else patch
     kernels().run_images(
-        given.reshape(1, -1), layout, channels, height, width, op, arg, code, painted, packed_colour(fill), result, 0, 1
-    )
+        given.reshape(1, -1), layout, channels, height, width, op, arg, code, painted, packed_colour(fill), result,
+        np.zeros(1, np.int64), 1,
+    )  # fmt: skip
     return result.reshape(-1)
 
 
@@ -90,7 +90,7 @@ def resampled(images: Tensor, matrix: Tensor, resample: int) -> Tensor:
     """Resample CPU images, each with its own matrix ``[B, 6]``; black where the source is outside."""
     images, output = images.contiguous(), torch.empty(images.shape, dtype=torch.uint8, device="cpu")
     arguments = (images.numpy(), matrix.contiguous().numpy(), resample, output.numpy())
-    in_parts(kernels().resample_images, arguments, len(images), images[0].numel())
+    on_threads(kernels().resample_images, arguments, len(images), images[0].numel())
     return output
 
 
@@ -104,36 +104,20 @@ def packed_colour(colour: Sequence[int]) -> np.uint32:
     return np.uint32(red | green << 8 | blue << 16 | 0xFF000000)
 
 
-def in_parts(function: Callable[..., None], arguments: Sequence[Any], count: int, size: int = _FEWEST_BYTES) -> None:
-    """Call a compiled function with ``arguments`` and the bounds of parts of ``count`` images, on torch's threads.
-
-    Programs differ in length, so a thread that is done takes the next part, and parts become smaller towards the end,
-    where the others wait for the last one.
+def on_threads(function: Callable[..., None], arguments: Sequence[Any], count: int, size: int) -> None:
+    """Call a compiled function on torch's threads; each claims the next of ``count`` images until none is left.
 
     Args:
         function: The function; it must release the interpreter's lock.
-        arguments: What it is called with, before the bounds.
+        arguments: What it is called with, before the counter that it claims from and ``count``.
         count: Number of images.
         size: Bytes of an image.
     """
-    least = -(-_FEWEST_BYTES // max(1, size))
-    threads = min(torch.get_num_threads(), count // least)
-    if threads <= 1:
-        function(*arguments, 0, count)
-        return
-    bounds = [0]
-    while (left := count - bounds[-1]) > 0:
-        bounds.append(bounds[-1] + min(left, max(least, left // (2 * threads))))
-    next_part = counting()
-
-    def work() -> None:
-        while (part := next(next_part)) < len(bounds) - 1:
-            function(*arguments, bounds[part], bounds[part + 1])
-
+    given = (*arguments, np.zeros(1, np.int64), count)
+    threads = min(torch.get_num_threads(), count, count * size // _FEWEST_BYTES)
     # This thread works too: one thread fewer to wake, and the scheduler need not find it a core.
-    pool = _pool(threads, os.getpid())
-    others = [pool.submit(work) for _ in range(threads - 1)]
-    work()
+    others = [_pool(threads, os.getpid()).submit(function, *given) for _ in range(threads - 1)]
+    function(*given)
     for other in others:
         other.result()
 

@@ -102,8 +102,8 @@ class DrawPlan:
         slots, kernels = self.slots, _kernels()
         if kernels.COMPILED:
             op, arg, codes, patch, room = self._outputs(1)
-            ids = np.array([id], np.int64)
-            kernels.draw_many(*self._arrays, seed, epoch, *size, code, *room, op, arg, codes, patch, ids, 0, 1)
+            ids, counter = np.array([id], np.int64), np.zeros(1, np.int64)
+            kernels.draw_many(*self._arrays, seed, epoch, *size, code, *room, op, arg, codes, patch, ids, counter, 1)
             return Drawn(op, arg, codes, patch if self._has_cutout else None)
         lists: tuple[Any, ...] = [0] * slots, [0.0] * slots, [0] * slots, [0] * 5 * slots
         kernels.draw(*self._lists, seed, epoch, id, *size, code, [0.0] * self._room, [0] * slots, *lists)
@@ -125,7 +125,7 @@ class DrawPlan:
         outputs = (*room, op, arg, codes, patch, ids.contiguous().numpy())
         arguments = (*self._arrays, seed, epoch, *size, UNSET, *outputs)
         # A slot takes about as long to draw as fifty bytes of an image take to augment.
-        native.in_parts(_kernels().draw_many, arguments, count, 50 * max(1, slots))
+        native.on_threads(_kernels().draw_many, arguments, count, 50 * max(1, slots))
         resample = torch.from_numpy(codes) if self.random_code else None
         painted = torch.from_numpy(patch) if self._has_cutout else None
         return Program.trusted(torch.from_numpy(op), torch.from_numpy(arg), resample, painted)
