@@ -73,8 +73,13 @@ def images_of(count: int, side: int, classes: int, device: str, seed: int) -> Im
     )
 
 
-def measure(ranks: Ranks, network: str, captured: bool, device: str, seed: int) -> dict[str, Any]:
-    """Time rounds of training steps of one network, and compare what the ranks end with."""
+def measure(
+    ranks: Ranks, network: str, captured: bool, device: str, seed: int, synchronised: bool = False
+) -> dict[str, Any]:
+    """Time rounds of training steps of one network, and compare what the ranks end with.
+
+    With ``synchronised``, batch norm normalises over the batches of all ranks.
+    """
     side, classes, per_rank, steps = NETWORKS[network]
     if device == "cpu":
         side, per_rank, steps = 32, 4, 2
@@ -82,6 +87,8 @@ def measure(ranks: Ranks, network: str, captured: bool, device: str, seed: int) 
     data = images_of(batch * steps, side, classes, device, seed)
     settings = [f"device={device}", f"model={network}", f"batch_size={batch}", "policy=randaugment-n3-m4"]
     config = override(Config(recipe="ranks"), [*settings, "compile=false", "crop=4", f"seed={seed}"])
+    if synchronised:
+        config = override(config, ["sync_batchnorm=true"])
     said: list[str] = []
     parts = build(config, said.append, quiet=True, ranks=ranks, shared=Synthetic(data, captured))
     trainee, policy, seconds = parts.trainee, config.fixed_policy(), []
@@ -98,7 +105,8 @@ def measure(ranks: Ranks, network: str, captured: bool, device: str, seed: int) 
         policies_differ = ranks.differing(search.state_tensors())
     differ = ranks.differing(parts.model.state_dict().values())
     gradients = sum(4 * parameter.numel() for parameter in parts.model.parameters())
-    found = row_of(ranks, network, captured, per_rank, seconds[1:]) | {
+    name = f"{network}, synchronised batch norm" if synchronised else network
+    found = row_of(ranks, name, captured, per_rank, seconds[1:]) | {
         "trainee": type(trainee).__name__,
         "said": said,
         "bytes_reduced": gradients,
@@ -236,13 +244,17 @@ def main() -> None:
     arguments = parser.parse_args()
     with joined() as all_ranks:
         ranks = on_own_device(all_ranks, arguments.device)
+        forms = [(network, captured, False) for network in arguments.networks for captured in (True, False)]
+        if not ranks.in_group:
+            forms = [form for form in forms if form[1]]
+        elif arguments.device == "cuda":
+            forms.append((arguments.networks[0], True, True))
         rows = []
-        for network in arguments.networks:
-            for captured in (True, False) if ranks.in_group else (True,):
-                rows.append(measure(ranks, network, captured, arguments.device, arguments.seed))
-                if ranks.first:
-                    print(json.dumps(rows[-1]), flush=True)
-                    arguments.out.write_text(json.dumps(rows))  # what there is, should a later one fail
+        for network, captured, synchronised in forms:
+            rows.append(measure(ranks, network, captured, arguments.device, arguments.seed, synchronised))
+            if ranks.first:
+                print(json.dumps(rows[-1]), flush=True)
+                arguments.out.write_text(json.dumps(rows))  # what there is, should a later one fail
 
 
 if __name__ == "__main__":
