@@ -68,6 +68,7 @@ class Form:
             "difficulty.DifficultyFilter.first_strength": first_strength,
             "difficulty.DifficultyFilter.held_out_of": _two_percent,
             "difficulty.held_out_losses": _with_own_statistics,
+            "difficulty.expected_loss": _mean_and_one,
             **self.instead,
         }
 
@@ -76,7 +77,13 @@ def _two_percent(filter: DifficultyFilter, samples: int) -> int:
     return max(2, min(samples // 10, max(64, min(difficulty.MOST, samples // 50))))
 
 
-_few = DifficultyFilter.held_out_of
+def _few(filter: DifficultyFilter, samples: int) -> int:
+    return max(2, min(samples // 20, max(32, min(difficulty.MOST, samples // 100))))
+
+
+def _mean_and_one(losses: torch.Tensor, chance: float) -> float:
+    """The mean of all losses and of one sample at chance, as the default once had it."""
+    return (float(losses.sum()) + chance) / (len(losses) + 1)
 
 
 def _squared(epochs: int) -> float:
@@ -300,6 +307,10 @@ FORMS: dict[str, Form] = {
             "difficulty.DifficultyFilter.updated": _tolerant(0.3),
             "difficulty.held_out_losses": _with_averages,
         },
+    ),
+    "at-least-32": Form(
+        start=_from_half,
+        instead={"difficulty.held_out_losses": _lower, "difficulty.DifficultyFilter.held_out_of": _few},
     ),
     "visits-half-pace": Form(instead={"difficulty.lag": _half_the_lag}),
     "visits-no-brake": Form(instead={"difficulty.BRAKE": 0.0}),

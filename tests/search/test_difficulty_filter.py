@@ -180,7 +180,7 @@ def subject(held_out, training_loss):
 
 @pytest.mark.parametrize(
     ("samples", "held_out"),
-    [(9, 2), (200, 10), (640, 32), (1280, 32), (4000, 40), (12_800, 128), (50_000, 500), (1_281_167, 1024)],
+    [(9, 2), (200, 10), (640, 32), (1280, 64), (4000, 64), (12_800, 128), (50_000, 500), (1_281_167, 1024)],
 )
 def test_how_many_samples_are_held_out_is_left_to_the_data(samples, held_out):
     assert pa.DifficultyFilter().held_out_of(samples) == held_out

@@ -61,10 +61,12 @@ SHORT, LONG = 50, 100
 """Numbers of epochs up to which a run starts without augmentation, and from which it starts at full strength."""
 FULL = 2.0
 """Mean number of ops per image that long runs start at."""
-FEWEST, MOST = 32, 1024
+FEWEST, MOST = 64, 1024
 """Bounds on the number of held-out samples if ``measure_size`` is ``auto`` and there are enough samples."""
 INFORMED = 0.4
 """Share of training after which difficulty counts fully; before that, it is near 1 under every policy."""
+FARTHEST = 2.5
+"""How many times the mean of all a held-out loss counts at most, if it is above chance."""
 LEARNED = 0.3
 """Share by which the training loss should have fallen below chance once that share of training is done."""
 FASTEST = 0.5
@@ -142,7 +144,7 @@ class DifficultyFilter(Filter[DifficultyState]):
         slots: Maximum number of ops per image; twice the highest strength.
         every: Epochs between filter steps. ``auto``: every epoch, or about a hundred steps if epochs are short.
         warmup: First epoch that may end with a filter step.
-        measure_size: Held-out samples: a number, or a fraction of the data. ``auto``: 1 %, at least 32 and at most
+        measure_size: Held-out samples: a number, or a fraction of the data. ``auto``: 1 %, at least 64 and at most
             1,024, but never more than a twentieth of the data.
         semantics: Name of the mapping from level to argument.
 
@@ -357,14 +359,19 @@ def loss_of_chance(labels: Tensor) -> float:
 
 
 def expected_loss(losses: Tensor, chance: float) -> float:
-    """Return the loss to expect of new samples: the mean of some losses, and of one more sample that is guessed at.
+    """Return the loss to expect of new samples, from the losses of a few.
 
-    Losses are skewed: of few samples a good network often gets all right, and their mean is then far below the loss of
-    new ones. The more samples there are, the less the one more counts.
+    Losses are skewed. Of few samples a good network often gets all right, and their mean is then far below the loss of
+    new ones, so one more sample counts that is guessed at. Or it is quite wrong about one of them, which is held out for
+    most of the run, and the mean is too high all that time. So a loss counts as 2.5 times the mean at most, but never as
+    less than chance.
 
     >>> expected_loss(Tensor([0.0, 0.0, 0.0]), chance=2.0), expected_loss(Tensor([1.0, 2.0]), chance=math.inf)
     (0.5, 1.5)
+    >>> expected_loss(Tensor([9.0] + [0.0] * 8), chance=2.0)
+    0.45
     """
     if math.isinf(chance):
         return float(losses.mean())
-    return (float(losses.sum()) + chance) / (len(losses) + 1)
+    counted = losses.clamp(max=max(chance, FARTHEST * float(losses.mean())))
+    return (float(counted.sum()) + chance) / (len(losses) + 1)
