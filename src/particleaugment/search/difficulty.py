@@ -361,10 +361,10 @@ def loss_of_chance(labels: Tensor) -> float:
 def expected_loss(losses: Tensor, chance: float) -> float:
     """Return the loss to expect of new samples, from the losses of a few.
 
-    Losses are skewed. Of few samples a good network often gets all right, and their mean is then far below the loss of
-    new ones, so one more sample counts that is guessed at. Or it is quite wrong about one of them, which is held out for
-    most of the run, and the mean is too high all that time. So a loss counts as 2.5 times the mean at most, but never as
-    less than chance.
+    Losses are skewed. A good network often gets all of a few samples right, and their mean is then far below the loss
+    of new ones; so one more sample counts that is guessed at. Or it is quite wrong about one of them, and the mean is
+    too high for as long as that one is held out; so a loss counts as chance or 2.5 times the mean at most, whichever is
+    more.
 
     >>> expected_loss(Tensor([0.0, 0.0, 0.0]), chance=2.0), expected_loss(Tensor([1.0, 2.0]), chance=math.inf)
     (0.5, 1.5)
