@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from particleaugment.core.program import UNSET, Program
+from particleaugment.executors import team
 
 Array = NDArray[Any]
 
@@ -81,7 +82,7 @@ def run_image(
     painted = np.empty((1, 0, 5), np.int64) if patch is None else patch
     kernels().run_images(
         given.reshape(1, -1), layout, channels, height, width, op, arg, code, painted, packed_colour(fill), result,
-        np.zeros(1, np.int64), 1,
+        team.counter(), 1,
     )  # fmt: skip
     return result.reshape(-1)
 
@@ -108,13 +109,17 @@ def on_threads(function: Callable[..., None], arguments: Sequence[Any], count: i
     """Call a compiled function on torch's threads; each claims the next of ``count`` images until none is left.
 
     Args:
-        function: The function; it must release the interpreter's lock.
+        function: The function; it must release the interpreter's lock and begin with ``run_by_team``.
         arguments: What it is called with, before the counter that it claims from and ``count``.
         count: Number of images.
         size: Bytes of an image.
     """
-    given = (*arguments, np.zeros(1, np.int64), count)
     threads = min(torch.get_num_threads(), count, count * size // _FEWEST_BYTES)
+    if threads > 1 and team.available():
+        # All of torch's threads: libgomp ends those that a smaller team does without, and torch starts them again.
+        function(*arguments, team.counter(torch.get_num_threads()), count)
+        return
+    given = (*arguments, team.counter(), count)
     # This thread works too: one thread fewer to wake, and the scheduler need not find it a core.
     others = [_pool(threads, os.getpid()).submit(function, *given) for _ in range(threads - 1)]
     function(*given)
