@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from particleaugment.core.op_table import TABLE, Kind, lookup
-from particleaugment.executors._compiled import claim, run_by_team
+from particleaugment.executors._compiled import claim
 from particleaugment.executors._compiled import compiled as _compile
 from particleaugment.executors._geometry_kernels import OPAQUE, affine, quarter_turns, resample
+from particleaugment.executors._team import run_by_team
 from particleaugment.executors.coefficients import INVERT, POSTERIZE, SOLARIZE, SOLARIZE_ADD
 from particleaugment.executors.native import PACKED, PLANAR
 

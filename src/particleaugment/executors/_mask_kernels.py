@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from particleaugment.executors._compiled import claim, run_by_team
+from particleaugment.executors._compiled import claim
 from particleaugment.executors._compiled import compiled as _compile
+from particleaugment.executors._team import run_by_team
 
 _NOTHING = -1
 _ALIGNED, _AFFINE, _SWAPPED, _ERASED = 0, 1, 2, 3

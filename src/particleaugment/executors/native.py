@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from particleaugment.core.program import UNSET, Program
-from particleaugment.executors import team
 
 Array = NDArray[Any]
 
@@ -23,6 +22,8 @@ PLANAR, INTERLEAVED, PACKED = 0, 1, 2
 """How an image's bytes are laid out: plane by plane, pixel by pixel, or pixel by pixel with a fourth byte, of 255."""
 _FEWEST_BYTES = 1 << 15
 """What a thread must have to do on average: waking one for less costs more than it gains."""
+COUNTER = 8
+"""Numbers in a counter: the first is the next image, and the others are 0 if no team is asked for."""
 
 
 @cache
@@ -82,7 +83,7 @@ def run_image(
     painted = np.empty((1, 0, 5), np.int64) if patch is None else patch
     kernels().run_images(
         given.reshape(1, -1), layout, channels, height, width, op, arg, code, painted, packed_colour(fill), result,
-        team.counter(), 1,
+        counter(), 1,
     )  # fmt: skip
     return result.reshape(-1)
 
@@ -105,6 +106,11 @@ def packed_colour(colour: Sequence[int]) -> np.uint32:
     return np.uint32(red | green << 8 | blue << 16 | 0xFF000000)
 
 
+def counter() -> Array:
+    """Return what a compiled loop that runs on this thread alone claims its images from."""
+    return np.zeros(COUNTER, np.int64)
+
+
 def on_threads(function: Callable[..., None], arguments: Sequence[Any], count: int, size: int) -> None:
     """Call a compiled function on torch's threads; each claims the next of ``count`` images until none is left.
 
@@ -115,16 +121,25 @@ def on_threads(function: Callable[..., None], arguments: Sequence[Any], count: i
         size: Bytes of an image.
     """
     threads = min(torch.get_num_threads(), count, count * size // _FEWEST_BYTES)
-    if threads > 1 and team.available():
-        # All of torch's threads: libgomp ends those that a smaller team does without, and torch starts them again.
-        function(*arguments, team.counter(torch.get_num_threads()), count)
+    if threads > 1 and (team := _team()) is not None and team.lock.acquire(blocking=False):
+        try:
+            function(*arguments, team.counter(threads), count)
+        finally:
+            team.lock.release()
         return
-    given = (*arguments, team.counter(), count)
+    # There is no team here, or another thread of Python's has it at the moment.
+    given = (*arguments, counter(), count)
     # This thread works too: one thread fewer to wake, and the scheduler need not find it a core.
     others = [_pool(threads, os.getpid()).submit(function, *given) for _ in range(threads - 1)]
     function(*given)
     for other in others:
         other.result()
+
+
+def _team() -> Any:
+    from particleaugment.executors._team import team
+
+    return team(os.getpid())
 
 
 @lru_cache(maxsize=4)

@@ -16,8 +16,9 @@ from particleaugment.core.random import CENTRAL, FAR, MIDDLE, Stream
 from particleaugment.policies.tables import Draw
 
 try:
-    from particleaugment.executors._compiled import claim, run_by_team
+    from particleaugment.executors._compiled import claim
     from particleaugment.executors._compiled import compiled as _compile
+    from particleaugment.executors._team import run_by_team
 except ImportError:
     COMPILED = False
 
