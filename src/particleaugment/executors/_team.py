@@ -137,28 +137,28 @@ def _called(module: Any, function: Any, given: Any) -> Any:
 class Team:
     """Threads of this process, started when they are first asked for; they end with it."""
 
-    def __init__(self, wait: int, post: int):
+    def __init__(self, library: Any):
         self.lock = threading.Lock()
         self.threads = 1
-        self._start = compiled_for_c(_start, "int32(voidptr)").address
+        self._start = compiled_for_c(_start, "int32(voidptr)")
         self._state = np.zeros(_LENGTH, np.int64)
-        self._state[[_WAIT, _POST]] = wait, post
+        for place, function in ((_WAIT, library.sem_wait), (_POST, library.sem_post)):
+            self._state[place] = ctypes.cast(function, ctypes.c_void_p).value or 0
+        for row in self._state.reshape(-1, _ROW)[1:]:
+            library.sem_init(ctypes.c_void_p(row.ctypes.data), 0, 0)
 
     def counter(self, threads: int) -> NDArray[np.int64]:
         """Return a counter with which so many threads, this one among them, run a loop; hold ``lock`` until it ends."""
         threads = min(threads, _MOST)
         while self.threads < threads:
-            threading.Thread(target=_serve, args=(self._state, self.threads), daemon=True).start()
+            arguments = (self._state, self.threads)
+            threading.Thread(target=_serve, args=arguments, name="particleaugment", daemon=True).start()
             self.threads += 1
-        self._state[[_NEXT, _START, _THREADS]] = 0, self._start, threads
+        self._state[[_NEXT, _START, _THREADS]] = 0, self._start.address, threads
         return self._state
 
 
 @lru_cache(maxsize=1)
 def team(pid: int) -> Team | None:
     """Return the team of this process, or None on other systems than Linux; a forked process has one of its own."""
-    if sys.platform != "linux":
-        return None
-    library: Any = ctypes.CDLL(None)
-    wait, post = (ctypes.cast(function, ctypes.c_void_p) for function in (library.sem_wait, library.sem_post))
-    return Team(wait.value or 0, post.value or 0)
+    return Team(ctypes.CDLL(None)) if sys.platform == "linux" else None
