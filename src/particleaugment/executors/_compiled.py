@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
-from numba import njit, types
+from numba import cfunc, njit, types
 from numba.extending import intrinsic
 
-__all__ = ["claim", "compiled"]
+__all__ = ["claim", "compiled", "compiled_for_c"]
 
 
 def compiled(function: Callable[..., Any]) -> Any:
     """Return a function that is compiled on first use, without Python's lock and with NumPy's division by zero."""
+    return _kept(partial(njit, nogil=True, error_model="numpy"), function)
+
+
+def compiled_for_c(function: Callable[..., Any], signature: str) -> Any:
+    """Return a function that is compiled now and has an ``address``."""
+    return _kept(partial(cfunc, signature), function)
+
+
+def _kept(compiler: Callable[..., Any], function: Callable[..., Any]) -> Any:
     try:
-        return njit(cache=True, nogil=True, error_model="numpy")(function)
+        return compiler(cache=True)(function)
     except RuntimeError as error:
         if "no locator available" not in str(error):
             raise
         _say_that_nothing_is_kept()
-        return njit(nogil=True, error_model="numpy")(function)
+        return compiler()(function)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -30,7 +39,7 @@ def claim(typing: Any, counter: Any, amount: Any) -> Any:
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        return builder.atomic_rmw("add", array.data, arguments[1], "monotonic")
+        return builder.atomic_rmw("add", array.data, arguments[1], "acq_rel")
 
     return types.int64(counter, types.int64), code
 

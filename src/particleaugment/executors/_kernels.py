@@ -15,6 +15,7 @@ from particleaugment.core.op_table import TABLE, Kind, lookup
 from particleaugment.executors._compiled import claim
 from particleaugment.executors._compiled import compiled as _compile
 from particleaugment.executors._geometry_kernels import OPAQUE, affine, quarter_turns, resample
+from particleaugment.executors._team import run_by_team
 from particleaugment.executors.coefficients import INVERT, POSTERIZE, SOLARIZE, SOLARIZE_ADD
 from particleaugment.executors.native import PACKED, PLANAR
 
@@ -39,6 +40,8 @@ def run_images(
 
     Everything is compiled for this one function: batches and single images call it with the same types.
     """
+    if run_by_team(counter):
+        return
     packed = layout == PACKED
     buffers = np.empty((1 if packed else 2, height * width), np.uint32)
     i = claim(counter, 1)
@@ -64,6 +67,8 @@ def run_images(
 @_compile
 def resample_images(images: Any, matrices: Any, code: int, output: Any, counter: Any, count: int) -> None:
     """Resample the images that ``counter`` gives out, each with its own matrix; black where the source is outside."""
+    if run_by_team(counter):
+        return
     channels, height, width = images.shape[1:]
     buffers = np.empty((2, height * width), np.uint32)
     i = claim(counter, 1)

@@ -12,6 +12,7 @@ import numpy as np
 
 from particleaugment.executors._compiled import claim
 from particleaugment.executors._compiled import compiled as _compile
+from particleaugment.executors._team import run_by_team
 
 _NOTHING = -1
 _ALIGNED, _AFFINE, _SWAPPED, _ERASED = 0, 1, 2, 3
@@ -22,6 +23,8 @@ def move_masks(
     masks: Any, row: Any, matrices: Any, turns: Any, erased: Any, fill: Any, output: Any, counter: Any, images: int
 ) -> None:
     """Move the masks of the images that ``counter`` gives out, unsigned ``[B, M, H, W]``, writing ``output``."""
+    if run_by_team(counter):
+        return
     count, height, width = masks.shape[1:]
     kinds = np.empty(row.shape[1], np.int64)
     numbers = np.empty((row.shape[1], 6), np.int32)

@@ -22,6 +22,8 @@ PLANAR, INTERLEAVED, PACKED = 0, 1, 2
 """How an image's bytes are laid out: plane by plane, pixel by pixel, or pixel by pixel with a fourth byte, of 255."""
 _FEWEST_BYTES = 1 << 15
 """What a thread must have to do on average: waking one for less costs more than it gains."""
+COUNTER = 8
+"""Numbers in a counter: the first is the next image, and the others are 0 if no team is asked for."""
 
 
 @cache
@@ -81,7 +83,7 @@ def run_image(
     painted = np.empty((1, 0, 5), np.int64) if patch is None else patch
     kernels().run_images(
         given.reshape(1, -1), layout, channels, height, width, op, arg, code, painted, packed_colour(fill), result,
-        np.zeros(1, np.int64), 1,
+        counter(), 1,
     )  # fmt: skip
     return result.reshape(-1)
 
@@ -104,22 +106,40 @@ def packed_colour(colour: Sequence[int]) -> np.uint32:
     return np.uint32(red | green << 8 | blue << 16 | 0xFF000000)
 
 
+def counter() -> Array:
+    """Return what a compiled loop that runs on this thread alone claims its images from."""
+    return np.zeros(COUNTER, np.int64)
+
+
 def on_threads(function: Callable[..., None], arguments: Sequence[Any], count: int, size: int) -> None:
     """Call a compiled function on torch's threads; each claims the next of ``count`` images until none is left.
 
     Args:
-        function: The function; it must release the interpreter's lock.
+        function: The function; it must release the interpreter's lock and begin with ``run_by_team``.
         arguments: What it is called with, before the counter that it claims from and ``count``.
         count: Number of images.
         size: Bytes of an image.
     """
-    given = (*arguments, np.zeros(1, np.int64), count)
     threads = min(torch.get_num_threads(), count, count * size // _FEWEST_BYTES)
+    if threads > 1 and (team := _team()) is not None and team.lock.acquire(blocking=False):
+        try:
+            function(*arguments, team.counter(threads), count)
+        finally:
+            team.lock.release()
+        return
+    # There is no team here, or another thread of Python's has it at the moment.
+    given = (*arguments, counter(), count)
     # This thread works too: one thread fewer to wake, and the scheduler need not find it a core.
     others = [_pool(threads, os.getpid()).submit(function, *given) for _ in range(threads - 1)]
     function(*given)
     for other in others:
         other.result()
+
+
+def _team() -> Any:
+    from particleaugment.executors._team import team
+
+    return team(os.getpid())
 
 
 @lru_cache(maxsize=4)

@@ -18,6 +18,7 @@ from particleaugment.policies.tables import Draw
 try:
     from particleaugment.executors._compiled import claim
     from particleaugment.executors._compiled import compiled as _compile
+    from particleaugment.executors._team import run_by_team
 except ImportError:
     COMPILED = False
 
@@ -334,6 +335,8 @@ def draw_many(
     patch: Any, ids: Any, counter: Any, count: int,
 ) -> None:  # fmt: skip
     """Draw the programs that ``counter`` gives out, a row each of ``op``, ``arg``, ``codes`` and ``patch``."""
+    if run_by_team(counter):
+        return
     start = claim(counter, _TOGETHER)
     while start < count:
         for i in range(start, min(start + _TOGETHER, count)):

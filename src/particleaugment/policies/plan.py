@@ -102,7 +102,7 @@ class DrawPlan:
         slots, kernels = self.slots, _kernels()
         if kernels.COMPILED:
             op, arg, codes, patch, room = self._outputs(1)
-            ids, counter = np.array([id], np.int64), np.zeros(1, np.int64)
+            ids, counter = np.array([id], np.int64), native.counter()
             kernels.draw_many(*self._arrays, seed, epoch, *size, code, *room, op, arg, codes, patch, ids, counter, 1)
             return Drawn(op, arg, codes, patch if self._has_cutout else None)
         lists: tuple[Any, ...] = [0] * slots, [0.0] * slots, [0] * slots, [0] * 5 * slots
