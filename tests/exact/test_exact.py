@@ -11,7 +11,6 @@ from cases import (
     pool,
     singles,
     special_arguments,
-    value_range,
 )
 
 import particleaugment as pa
@@ -28,7 +27,6 @@ ALONE = [
 
 
 def test_every_op_is_covered_and_the_plan_is_large():
-    assert set(NAMES) == {op.name for op in pa.ops.TABLE} - {"Cutout"}  # which test_exact_cutout.py compares
     assert {name for name, _, _ in ALONE} == set(NAMES)
     assert sum(SINGLES[size] for _, _, size in ALONE) + sum(CHAINS.values()) >= 100_000
 
@@ -80,4 +78,4 @@ def test_the_images_are_of_every_kind():
 def test_the_arguments_reach_the_ends_of_their_range(name):
     op = pa.ops.lookup(name)
     special = special_arguments(name, 32, 32)
-    assert (min(special), max(special)) == (op.low, op.high) == value_range(name)
+    assert (min(special), max(special)) == (op.low, op.high)

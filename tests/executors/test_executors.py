@@ -3,6 +3,7 @@ import hashlib
 import logging
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 import particleaugment as pa
 from particleaugment import executors
-from particleaugment.executors import choose_executor, coefficients, native
+from particleaugment.executors import choose_executor, coefficients, fused, native
 from particleaugment.executors._compiled import claim, compiled
 
 CPU = torch.device("cpu")
@@ -341,6 +342,12 @@ def test_the_compiled_loops_name_the_geometry_that_they_were_compiled_with():
     text = Path(kernels.__file__).with_name("_geometry_kernels.py").read_bytes()
     found = hashlib.sha256(text.replace(b"\r\n", b"\n")).hexdigest()[:12]
     assert found == kernels._GEOMETRY, f'write _GEOMETRY = "{found}" into _kernels.py: caches of old code are then left'
+
+
+def test_the_kernels_number_ops_as_the_table_does():
+    words = re.search(r"enum Op \{(.*?)\}", fused.kernel_source("fused_kernel.cu"), re.DOTALL)[1]
+    written = [word.strip().replace("_", "").lower() for word in words.split(",")]
+    assert written == [op.name.lower() for op in pa.ops.TABLE], "executors/coefficients.cu"
 
 
 def test_compiled_coefficients_are_the_common_ones():
