@@ -21,7 +21,7 @@ from particleaugment.executors import choose_executor, coefficients, fused, nati
 from particleaugment.executors._compiled import claim, compiled
 
 CPU = torch.device("cpu")
-EXECUTORS = ("native", "batch", "pil")
+EXECUTORS = tuple(name for name in pa.EXECUTORS if name not in ("auto", "fused"))
 BLANK = torch.zeros(2, 3, 8, 8, dtype=torch.uint8)
 ROTATE = pa.Program.from_ops([[("Rotate", 10)]] * 2)
 
@@ -48,7 +48,12 @@ def test_auto_is_native_on_a_cpu():
     assert choose_executor("auto", CPU) == "native"
     for name in EXECUTORS:
         assert choose_executor(name, CPU) == name
-    assert pa.EXECUTORS == ("auto", "pil", "native", "fused", "batch")
+
+
+def test_an_executor_without_a_module_never_runs_as_another(monkeypatch):
+    monkeypatch.setattr(executors, "EXECUTORS", (*pa.EXECUTORS, "quick"))
+    with pytest.raises(ModuleNotFoundError, match=r"particleaugment\.executors\.quick"):
+        pa.apply(BLANK, ROTATE, executor="quick")
 
 
 def test_auto_is_fused_on_a_gpu_that_can_run_it_and_else_batch(monkeypatch, caplog):
