@@ -18,6 +18,8 @@ from particleaugment.policies.plan import Drawn
 
 NAMES = tuple(op.name for op in pa.ops.TABLE if op.kind is not Kind.PATCH)  # which test_exact_cutout.py compares
 GEOMETRIC = tuple(op.name for op in pa.ops.TABLE if op.kind is Kind.GEOMETRIC and not op.values)
+EXECUTORS = tuple(name for name in pa.EXECUTORS if name not in ("auto", "fused"))
+"""Those that run on a CPU."""
 KINDS = ("random", "smooth", "constant", "two-valued", "digit", "photo")
 ONE_BY_ONE = "one by one"
 """Stands for an executor: compiled loops on single Pillow images, as ``ImageTransform`` calls them."""

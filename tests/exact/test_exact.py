@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 from cases import (
+    EXECUTORS,
     GEOMETRIC,
     KINDS,
     NAMES,
@@ -15,7 +16,6 @@ from cases import (
 
 import particleaugment as pa
 
-EXECUTORS = ("native", "batch", "pil")
 SINGLES = dict(zip(SIZES, (600, 600, 600, 600, 160, 30)))
 CHAINS = dict(zip(SIZES, (8000, 8000, 10000, 14000, 800, 24)))
 ALONE = [
