@@ -21,9 +21,10 @@ from common import write
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "exact"))
 
-from cases import GEOMETRIC, ONE_BY_ONE, SIZES, Tally, chains, names_for, singles  # type: ignore[import-not-found]
+from cases import EXECUTORS as ON_CPU  # type: ignore[import-not-found]
+from cases import GEOMETRIC, ONE_BY_ONE, SIZES, Tally, chains, names_for, singles
 
-EXECUTORS = ("native", "batch", "pil", ONE_BY_ONE)
+EXECUTORS = (*ON_CPU, ONE_BY_ONE)
 SINGLES = dict(zip(SIZES, (400, 400, 400, 400, 60, 6)))
 CHAINS = dict(zip(SIZES, (800, 800, 1600, 1600, 200, 6)))
 

@@ -10,8 +10,8 @@ from typing import Any
 from common import table
 
 from particleaugment.core.op_table import OPS
-from particleaugment.search.difficulty import DifficultyFilter
-from particleaugment.search.paper import PaperFilter
+from particleaugment.search.filter_base import Filter
+from particleaugment.search.filters import FILTERS
 from particleaugment.training.config import TOP, Config
 
 __all__ = ["setting_rows", "settings_tables"]
@@ -23,7 +23,7 @@ def settings_tables() -> str:
     parts = [_table([[f"`{name}`", _shown(getattr(config, name)), meanings[name]] for name in TOP])]
     for name in ("data", "training", "transforms"):
         parts += [f"## `{name}`", _table(setting_rows(getattr(config, name)))]
-    for filter in (DifficultyFilter(), PaperFilter()):
+    for filter in (kind() for kind in FILTERS.values() if kind.__base__ is Filter):  # a control has its filter's
         parts += [f"## `filter={filter.kind}`", _table(setting_rows(filter))]
     return "\n\n".join(parts)
 

@@ -6,7 +6,8 @@ from pictures import one_sentence
 from test_cifar import SMALL, make_folder
 from test_folder import make_class
 
-from particleaugment.data import cifar, load_data
+from particleaugment.data import DATA_SETS, PUBLISHED, cifar, load_data
+from particleaugment.data.download import ARCHIVES, FILE_SETS
 
 
 def test_a_folder_by_name(tmp_path):
@@ -41,7 +42,7 @@ def test_a_directory_below_the_home_folder(tmp_path, monkeypatch):
     ("arguments", "message"),
     [
         ({"name": "cifar"}, "there is no data set 'cifar'; did you mean cifar10"),
-        ({"name": "zzz"}, "the data sets are digits, mnist, fashion-mnist, cifar10, cifar100, folder"),
+        ({"name": "zzz"}, f"the data sets are {', '.join(DATA_SETS)}"),
         ({"name": "cifar10"}, "needs its directory, data_dir=DIR; 'particleaugment data cifar10 DIR' downloads it"),
         ({"name": "cifar100:"}, "needs its directory, data_dir=DIR; 'particleaugment data cifar100 DIR' downloads it"),
         ({"name": "mnist"}, "needs its directory, data_dir=DIR; 'particleaugment data mnist DIR' downloads it"),
@@ -61,6 +62,21 @@ def test_requests_that_cannot_be_met(arguments, message):
     with pytest.raises(ValueError, match=re.escape(message)) as error:
         load_data(**arguments)
     one_sentence(error)
+
+
+def test_a_data_set_of_anyones_own_is_not_offered_for_download_or_resized(tmp_path, monkeypatch):
+    monkeypatch.setattr("particleaugment.data.PUBLISHED", {})
+    with pytest.raises(ValueError, match=r"^the data set 'mnist' needs its directory, data_dir=DIR$"):
+        load_data("mnist")
+    with pytest.raises(ValueError, match=r"^the images of 'mnist' keep their size, and cannot become 32; omit"):
+        load_data("mnist", tmp_path, image_size=32)
+
+
+def test_what_is_published_can_be_downloaded():
+    assert {*PUBLISHED} == {"digits", *ARCHIVES, *FILE_SETS}
+    assert load_data("digits").num_classes == PUBLISHED["digits"]
+    assert {name: archive.layout.labels[-1] for name, archive in ARCHIVES.items()}.items() <= PUBLISHED.items()
+    assert {name: len(files.layout.classes) for name, files in FILE_SETS.items()}.items() <= PUBLISHED.items()
 
 
 def test_a_validation_slice_stands_in_for_the_test_set():

@@ -102,6 +102,11 @@ def test_links_lead_to_files(page):
         assert re.match(r"https?://", target) or (page.parent / target).exists(), target
 
 
+def test_the_page_of_executors_has_a_row_for_each():
+    rows = re.findall(r"^\| `(\w+)` \|", (DOCS / "executors.md").read_text(), re.MULTILINE)
+    assert sorted(rows) == sorted({*pa.EXECUTORS} - {"auto"})
+
+
 def test_the_page_of_ops_says_what_the_table_says():
     rows = re.findall(
         r"^\| (\w+) \| (.*?) \| (.*?) ?\| (.*?) ?\| (.*?) ?\|$", (DOCS / "ops.md").read_text(), re.MULTILINE

@@ -13,13 +13,13 @@ from sklearn.datasets import load_digits, load_sample_images
 
 import particleaugment as pa
 from particleaugment.augment.one_image import OneImage
+from particleaugment.core.op_table import Kind
 from particleaugment.policies.plan import Drawn
 
-NAMES = (
-    ("Identity", "AutoContrast", "Equalize", "Rotate", "Solarize", "SolarizeAdd", "Color", "Contrast", "Brightness")
-    + ("Sharpness", "ShearX", "ShearY", "TranslateX", "TranslateY", "Posterize", "Invert", "FlipX", "FlipY", "Rotate90")
-)  # fmt: skip
-GEOMETRIC = ("Rotate", "ShearX", "ShearY", "TranslateX", "TranslateY")
+NAMES = tuple(op.name for op in pa.ops.TABLE if op.kind is not Kind.PATCH)  # which test_exact_cutout.py compares
+GEOMETRIC = tuple(op.name for op in pa.ops.TABLE if op.kind is Kind.GEOMETRIC and not op.values)
+EXECUTORS = tuple(name for name in pa.EXECUTORS if name not in ("auto", "fused"))
+"""Those that run on a CPU."""
 KINDS = ("random", "smooth", "constant", "two-valued", "digit", "photo")
 ONE_BY_ONE = "one by one"
 """Stands for an executor: compiled loops on single Pillow images, as ``ImageTransform`` calls them."""
@@ -27,15 +27,6 @@ SMALL = ((1, 1), (2, 3), (17, 23), (32, 32))
 SIZES = (*SMALL, (64, 48), (224, 224))
 
 _INDEX = {name: pa.ops.lookup(name).index for name in NAMES}
-_RANGES = {
-    "Rotate": (-360, 360),
-    "Rotate90": (90, 270),
-    "Solarize": (0, 256),
-    "SolarizeAdd": (0, 255),
-    "Posterize": (0, 8),
-}
-_RANGES |= dict.fromkeys(("ShearX", "ShearY", "TranslateX", "TranslateY"), (-2, 2))
-_RANGES |= dict.fromkeys(("Color", "Contrast", "Brightness", "Sharpness"), (0, 10))
 
 
 def names_for(height: int, width: int) -> tuple[str, ...]:
@@ -45,7 +36,8 @@ def names_for(height: int, width: int) -> tuple[str, ...]:
 
 def value_range(name: str) -> tuple[float, float]:
     """The valid arguments of an op; (0, 0) for one without."""
-    return _RANGES.get(name, (0, 0))
+    op = pa.ops.lookup(name)
+    return op.low, op.high
 
 
 def special_arguments(name: str, height: int, width: int) -> list[float]:
@@ -81,10 +73,11 @@ def special_arguments(name: str, height: int, width: int) -> list[float]:
         return [0, 0.9, 1, 33, 33.9, 110, 127, 128, 129, 200, 254, 255]
     if name == "Posterize":
         return [0, 0.5, 0.999, 1, 2, 3, 3.7, 4, 5, 6, 7, 7.999, 8]
-    if value_range(name) == (0, 10):
+    if pa.ops.lookup(name).kind in (Kind.BLEND, Kind.NEIGHBOURHOOD):
         near = [1 - 1e-9, 1 + 1e-7, 1 - 6e-8, 1e-8, 1e-45, 1e-60, math.nextafter(2, 3)]
         return [0, 0.1, 0.3, 0.5, 0.64, 0.9, 1, 1.1, 1.27, 1.5, 1.9, 2, 3, 5.5, 9.99, 10, *near]
-    return [0]
+    low, high = value_range(name)
+    return sorted({low, (low + high) / 2, high, pa.ops.lookup(name).neutral or low})
 
 
 def random_argument(rng: np.random.Generator, name: str) -> float:

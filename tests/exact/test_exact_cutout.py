@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from cases import KINDS, draw_image
+from cases import EXECUTORS, KINDS, draw_image
 from PIL import Image, ImageDraw, ImageEnhance, ImageOps
 
 import particleaugment as pa
@@ -11,7 +11,6 @@ from particleaugment import executors
 from particleaugment.augment.pipeline import FusedPipeline
 from particleaugment.core.random import Stream, uniform
 
-EXECUTORS = ("native", "batch", "pil")
 ENHANCERS = ("Color", "Contrast", "Brightness", "Sharpness")
 ARGUMENTLESS = {"AutoContrast": ImageOps.autocontrast, "Invert": ImageOps.invert, "Equalize": ImageOps.equalize}
 

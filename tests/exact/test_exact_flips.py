@@ -3,14 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from cases import KINDS, draw_image
+from cases import EXECUTORS, KINDS, draw_image
 from PIL import Image
 
 import particleaugment as pa
 from particleaugment import executors
 from particleaugment.augment.pipeline import FusedPipeline
 
-EXECUTORS = ("native", "batch", "pil")
 FLIPS = {"FlipX": Image.Transpose.FLIP_LEFT_RIGHT, "FlipY": Image.Transpose.FLIP_TOP_BOTTOM}
 TURNS = {90: Image.Transpose.ROTATE_90, 180: Image.Transpose.ROTATE_180, 270: Image.Transpose.ROTATE_270}
 NOT_SQUARE = r"^Rotate90 takes square images, got 6x7 pixels; crop or resize them, or omit Rotate90$"

@@ -4,11 +4,10 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from cases import NAMES, SIZES, Case, chains, drawn_masks, names_for, singles
+from cases import EXECUTORS, NAMES, SIZES, Case, chains, drawn_masks, names_for, singles
 
 import particleaugment as pa
 
-EXECUTORS = ("native", "batch", "pil")
 SINGLES = dict(zip(SIZES, (200, 200, 200, 200, 60, 8)))
 CHAINS = dict(zip(SIZES, (500, 500, 1500, 1500, 120, 12)))
 ALONE = [(name, size) for size in SIZES for name in names_for(*size)]

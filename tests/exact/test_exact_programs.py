@@ -7,6 +7,7 @@ import oracle
 import pytest
 import torch
 from cases import (
+    EXECUTORS,
     GEOMETRIC,
     KINDS,
     SIZES,
@@ -22,8 +23,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import particleaugment as pa
-
-EXECUTORS = ("native", "batch", "pil")
 
 
 @st.composite

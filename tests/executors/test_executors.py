@@ -4,6 +4,7 @@ import hashlib
 import logging
 import math
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -18,12 +19,12 @@ from hypothesis import strategies as st
 
 import particleaugment as pa
 from particleaugment import executors
-from particleaugment.executors import choose_executor, coefficients, native
+from particleaugment.executors import choose_executor, coefficients, fused, native
 from particleaugment.executors._compiled import claim, compiled
 from particleaugment.executors._team import run_by_team
 
 CPU = torch.device("cpu")
-EXECUTORS = ("native", "batch", "pil")
+EXECUTORS = tuple(name for name in pa.EXECUTORS if name not in ("auto", "fused"))
 BLANK = torch.zeros(2, 3, 8, 8, dtype=torch.uint8)
 ROTATE = pa.Program.from_ops([[("Rotate", 10)]] * 2)
 
@@ -50,7 +51,12 @@ def test_auto_is_native_on_a_cpu():
     assert choose_executor("auto", CPU) == "native"
     for name in EXECUTORS:
         assert choose_executor(name, CPU) == name
-    assert pa.EXECUTORS == ("auto", "pil", "native", "fused", "batch")
+
+
+def test_an_executor_without_a_module_never_runs_as_another(monkeypatch):
+    monkeypatch.setattr(executors, "EXECUTORS", (*pa.EXECUTORS, "quick"))
+    with pytest.raises(ModuleNotFoundError, match=r"particleaugment\.executors\.quick"):
+        pa.apply(BLANK, ROTATE, executor="quick")
 
 
 def test_auto_is_fused_on_a_gpu_that_can_run_it_and_else_batch(monkeypatch, caplog):
@@ -484,6 +490,12 @@ def test_the_compiled_loops_name_the_geometry_that_they_were_compiled_with():
     text = Path(kernels.__file__).with_name("_geometry_kernels.py").read_bytes()
     found = hashlib.sha256(text.replace(b"\r\n", b"\n")).hexdigest()[:12]
     assert found == kernels._GEOMETRY, f'write _GEOMETRY = "{found}" into _kernels.py: caches of old code are then left'
+
+
+def test_the_kernels_number_ops_as_the_table_does():
+    words = re.search(r"enum Op \{(.*?)\}", fused.kernel_source("fused_kernel.cu"), re.DOTALL)[1]
+    written = [word.strip().replace("_", "").lower() for word in words.split(",")]
+    assert written == [op.name.lower() for op in pa.ops.TABLE], "executors/coefficients.cu"
 
 
 def test_compiled_coefficients_are_the_common_ones():

@@ -2,7 +2,7 @@
 
 import sys
 import types
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -13,6 +13,7 @@ from toy import network, search_of, step
 import particleaugment as pa
 from particleaugment.report.loggers import SearchLogger, heat_map, search_figures, search_metrics
 from particleaugment.report.tensorboard import EventWriter
+from particleaugment.search.filter_base import FilterRecord
 from particleaugment.search.paper import ParticleRecord
 
 
@@ -122,6 +123,18 @@ def test_a_step_without_a_measurement_logs_what_there_is():
     unmeasured = ParticleRecord(step=1, effective_sample_size=4.0, ops_per_image=0.5)
     assert search_figures(search, unmeasured).keys() == {"policy/heat_map"}
     assert "filter/d0" not in search_metrics(search, unmeasured)
+
+
+def test_a_filter_of_a_new_kind_logs_its_own_numbers():
+    @dataclass(frozen=True, kw_only=True)
+    class Record(FilterRecord):
+        share: float
+        sudden: bool = True
+        loss: float | None = None
+
+    metrics = search_metrics(stepped(1)[0], Record(step=1, ops_per_image=0.5, share=0.25))
+    own = {"filter/skipped": 0.0, "filter/share": 0.25, "filter/sudden": 1.0}
+    assert {name: value for name, value in metrics.items() if name.startswith("filter/")} == own
 
 
 def test_what_is_no_logger_is_refused():

@@ -256,6 +256,15 @@ def test_torchvision_flips_and_turns_in_its_lists():
     ]
 
 
+@pytest.mark.parametrize("op", pa.ops.TABLE[1:], ids=lambda op: op.name)
+def test_an_op_that_the_source_cannot_apply_is_named_as_lost(op):
+    found = next(table for table in semantics.SEMANTICS.values() if op.name in table.rules)
+    exported = export(pa.SubPolicies([[(op.name, 1.0, found.top / 2)]], found.name), "torchvision")
+    (steps,) = lists_in(exported.text)["SUB_POLICIES"]
+    assert all(f'"{step[0]}": lambda image' in exported.text for step in steps)
+    assert (f"{op.name} (it has no such op)" in exported.lost) == (steps == [])
+
+
 def test_posterize_of_timms_source_takes_0_bits():
     """Pillow 13 refuses them, and noise on the level brings them about at any level."""
     text = export(sparse_particles(m=10.0), "timm").text

@@ -18,6 +18,16 @@ def test_events_can_be_read_back(tmp_path):
 
     writer = EventWriter(tmp_path)
     writer.log(RECORD | {"seconds": {"train": 1.5}})
+    step = {
+        "kind": "filter",
+        "epoch": 3,
+        "step": 2,
+        "skip_reason": None,
+        "ops_per_image": 0.5,
+        "share": 0.5,
+        "lost": None,
+    }
+    writer.log(step | {"seconds": {"filter": 0.5}})
     policy = pa.ParticlePolicy(torch.full((2, 15), 0.25), torch.ones(2), m=3)
     writer.log_policy(3, policy, torch.zeros(20, 3, 32, 32, dtype=torch.uint8))
     writer.close()
@@ -25,6 +35,8 @@ def test_events_can_be_read_back(tmp_path):
     events.Reload()
     accuracy = events.Scalars("epoch/test_accuracy")
     assert [(event.step, event.value) for event in accuracy] == [(3, 90.0)]
+    of_filter = {name for name in events.Tags()["scalars"] if name.startswith("filter/")}
+    assert of_filter == {"filter/share", "filter/skipped"}
     assert events.Scalars("policy/Rotate")[0].value == pytest.approx(0.25)
     assert "policy/augmented" in events.Tags()["images"]
 

@@ -10,6 +10,7 @@ from test_one_more_filter import StrengthFilter
 from toy import IMAGES, LABELS, cross_entropy, preprocess
 
 import particleaugment as pa
+from particleaugment.search.filter_base import Filter
 from particleaugment.search.filters import FILTERS, filter_settings
 from particleaugment.search.history import packed, unpacked
 from particleaugment.trainee.eager import EagerTrainee
@@ -63,7 +64,15 @@ def test_what_is_held_out_is_what_the_filter_says(searching):
 def test_filters_are_told_apart_by_their_settings():
     assert filter_settings(pa.DifficultyFilter()) == {"kind": "difficulty"} | asdict(pa.DifficultyFilter())
     assert filter_settings(pa.PaperFilter(velocity=(0.1, 0.2)))["velocity"] == [0.1, 0.2]
-    assert len(FILTERS) == 7
+
+
+def test_every_filter_has_a_kind_of_its_own_by_which_it_is_found():
+    found, classes = list[type](), [Filter]
+    while classes:
+        below = classes.pop().__subclasses__()
+        classes += below
+        found += [each for each in below if each.__module__.startswith("particleaugment.") and "kind" in vars(each)]
+    assert set(found) == set(FILTERS.values())
 
 
 def test_what_is_no_filter_is_refused():

@@ -128,7 +128,7 @@ def test_override_errors(assignment, message):
         ),
         (
             '{"version": 2, "recipe": "x", "filter": {"kind": "gop"}}',
-            "whose kind is one of difficulty, paper, difficulty-frozen",
+            f"whose kind is one of {', '.join(FILTERS)}, got 'gop'",
         ),
         ('{"version": 2, "recipe": "x", "filter": {}}', "whose kind is one of difficulty, paper"),
         ('{"version": 2, "recipe": "x", "data": {"name": "folder:/x"}}', "the name of the data set is 'folder'"),
@@ -166,7 +166,7 @@ def test_of_one_setting_given_twice_the_last_counts():
         ("training=4", "training has several settings; set one of them, such as training.epochs"),
         ("training.epoch=4", "there is no setting 'training.epoch'; did you mean epochs?"),
         ("filter=papr", "there is no filter 'papr'; did you mean paper?"),
-        ("filter=zzz", "there is no filter 'zzz'; the filters are difficulty, paper, difficulty-frozen"),
+        ("filter=zzz", f"there is no filter 'zzz'; the filters are {', '.join(FILTERS)}"),
         ("filter.kind=paper", "there is no setting 'filter.kind'"),
         ("lr=0.1", "there is no setting 'lr'; did you mean learning_rate?"),
     ],

@@ -235,7 +235,7 @@ def list_all() -> None:
     from particleaugment.models import MODELS, PATTERNS
     from particleaugment.policies.parse import SHORT_STRINGS
     from particleaugment.recipes import RECIPES
-    from particleaugment.search.filters import FILTERS
+    from particleaugment.search.filters import FILTERS, meaning_of
 
     print("Recipes (particleaugment train NAME)")
     for name, recipe in RECIPES.items():
@@ -244,8 +244,8 @@ def list_all() -> None:
     for name, meaning in SHORT_STRINGS.items():
         print(f"  {name:<20} {meaning}")
     print("Filters, which learn a policy (--set filter=NAME)")
-    for name, filter in FILTERS.items():
-        print(f"  {name:<20} {(filter.__doc__ or '').strip().splitlines()[0]}")
+    for name in FILTERS:
+        print(f"  {name:<20} {meaning_of(name)}")
     print("Arms (particleaugment compare RECIPE --arms NAME,NAME)")
     for name, arm in ARMS.items():
         print(f"  {name:<20} {arm.meaning}")

@@ -14,7 +14,7 @@ from particleaugment.core.op_table import OPS
 from particleaugment.policies.parse import TIMM_OPS
 from particleaugment.recipes import Recipe
 from particleaugment.search.filter_base import Filter
-from particleaugment.search.filters import DEFAULT, FILTERS
+from particleaugment.search.filters import DEFAULT, FILTERS, meaning_of
 from particleaugment.training.build import resolve
 from particleaugment.training.config import LEARNED, Config, ConfigError, settings_of
 from particleaugment.training.override import assigned, is_filter_setting, override
@@ -130,6 +130,11 @@ class Arm:
         return arm
 
 
+def _of_filter(kind: str) -> Arm:
+    meaning = meaning_of(kind) + ("; the default" if kind == DEFAULT.kind else "")
+    return Arm(kind, filter=kind, ops=TIMM_OPS if kind == "paper-authors" else OPS, meaning=meaning)
+
+
 ARMS: Mapping[str, Arm] = MappingProxyType(
     {
         arm.name: arm
@@ -139,39 +144,7 @@ ARMS: Mapping[str, Arm] = MappingProxyType(
             Arm("trivialaugment", "trivial", meaning="TrivialAugment, wide space"),
             Arm("autoaugment", "autoaugment-cifar10", meaning="AutoAugment as published for CIFAR-10"),
             Arm("autoaugment-imagenet", "autoaugment-imagenet", meaning="AutoAugment as published for ImageNet"),
-            Arm(
-                "difficulty",
-                filter="difficulty",
-                meaning="steers strength so that training stays about as hard as new images are; the default",
-            ),
-            Arm(
-                "difficulty-frozen",
-                filter="difficulty-frozen",
-                meaning="control: the difficulty filter's initial strength, nothing measured",
-            ),
-            Arm("paper", filter="paper", meaning="the paper's filter, as written"),
-            Arm(
-                "paper-authors",
-                filter="paper-authors",
-                ops=TIMM_OPS,
-                meaning="what the authors' released code does: the filter reset before every step, ops gated twice, "
-                "level 10",
-            ),
-            Arm(
-                "paper-frozen",
-                filter="paper-frozen",
-                meaning="control: the paper's transition alone, nothing measured and no weight updated",
-            ),
-            Arm(
-                "paper-shuffled",
-                filter="paper-shuffled",
-                meaning="control: the paper's filter with the scores permuted among the particles",
-            ),
-            Arm(
-                "paper-unskipped",
-                filter="paper-unskipped",
-                meaning="the paper's filter without the rule that skips steps whose d0 has no usable sign",
-            ),
+            *map(_of_filter, FILTERS),
         )
     }
 )

@@ -6,7 +6,9 @@ them. ``Samples`` is anyone's data set by index.
 """
 
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from particleaugment.data.cifar import load_cifar10, load_cifar100
 from particleaugment.data.digits import load_digits
@@ -28,6 +30,7 @@ from particleaugment.util.hints import nearest_name
 __all__ = [
     "DATA_SETS",
     "FILE_SETS",
+    "PUBLISHED",
     "FolderDataset",
     "ImageData",
     "ImageList",
@@ -49,11 +52,21 @@ __all__ = [
     "train_validation_split",
 ]
 
-DATA_SETS = ("digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "folder", "hf")
-"""The names that :func:`load_data` takes."""
+_READERS: Mapping[str, Callable[[Path], ImageData]] = {
+    "mnist": load_mnist,
+    "fashion-mnist": load_fashion_mnist,
+    "cifar10": load_cifar10,
+    "cifar100": load_cifar100,
+}
 
 FILE_SETS = ("folder", "hf")
-"""Those whose images are files of any size and number, to be decoded at once or while a network trains."""
+"""Data sets whose images are files of any size and number, to be decoded at once or while a network trains."""
+
+DATA_SETS = ("digits", *_READERS, *FILE_SETS)
+"""The names that :func:`load_data` takes."""
+
+PUBLISHED = MappingProxyType({"digits": 10, "mnist": 10, "fashion-mnist": 10, "cifar10": 10, "cifar100": 100})
+"""Classes of the data sets that are the same everywhere: all are 32x32, and all but the digits can be downloaded."""
 
 FOLDER_SIZE = 64
 """Height and width of a folder's images where none is given."""
@@ -136,11 +149,12 @@ def _check_request(name: str, directory: str | os.PathLike[str] | None, image_si
     if name in FILE_SETS and directory is None:
         raise ValueError(needed_place(name))
     if name != "digits" and directory is None:
-        raise ValueError(
-            f"the data set {name!r} needs its directory, data_dir=DIR; 'particleaugment data {name} DIR' downloads it"
-        )
-    if name not in FILE_SETS and image_size not in (None, 32):
+        hint = f"; 'particleaugment data {name} DIR' downloads it" if name in PUBLISHED else ""
+        raise ValueError(f"the data set {name!r} needs its directory, data_dir=DIR{hint}")
+    if name in PUBLISHED and image_size not in (None, 32):
         raise ValueError(f"the images of {name!r} are 32x32, not {image_size}; omit image_size")
+    if name not in PUBLISHED and name not in FILE_SETS and image_size is not None:
+        raise ValueError(f"the images of {name!r} keep their size, and cannot become {image_size}; omit image_size")
 
 
 def _load(
@@ -152,10 +166,4 @@ def _load(
         found = find_files(name, directory, groups)
         size = FOLDER_SIZE if image_size is None else image_size
         return load_found(found, size, place=os.fspath(directory), quiet=quiet)
-    readers = {
-        "mnist": load_mnist,
-        "fashion-mnist": load_fashion_mnist,
-        "cifar10": load_cifar10,
-        "cifar100": load_cifar100,
-    }
-    return readers[name](Path(directory).expanduser())
+    return _READERS[name](Path(directory).expanduser())

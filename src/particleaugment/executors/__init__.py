@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from functools import cache
+from importlib import import_module
 from typing import Unpack, overload
 
 import torch
@@ -31,8 +32,9 @@ from particleaugment.util.hints import nearest_name
 __all__ = ["EXECUTORS", "apply", "choose_executor"]
 
 EXECUTORS: tuple[str, ...] = ("auto", "pil", "native", "fused", "batch")
-"""The names that ``apply`` takes as its executor."""
+"""The names that ``apply`` takes as its executor; each but ``auto`` is that of a module here."""
 
+_RUN_OWN_OPS = ("auto", "pil", "batch")
 _NO_CUTOUT = "its kernel does not support Cutout"
 _ROTATE_90 = lookup("Rotate90").index
 
@@ -143,24 +145,17 @@ def _run(name: str, images: Tensor, program: Program, code: int, colour: tuple[i
     """Run a program on images by the executor of a name."""
     if images.numel() == 0 or program.op.shape[1] == 0:
         return images.clone()
-    if name == "pil":
-        from particleaugment.executors import pil
-
-        return pil.run(images, program, code, colour if images.shape[1] == 3 else (luminance(colour),) * 3)
     per_channel = colour if images.shape[1] == 3 else (luminance(colour),)
-    if name == "native":
-        return native.run(images, program, code, per_channel)
     if name == "fused":
         from particleaugment.executors import fused
 
         unsuitable = fused.unsuitable_reason(images, program.op.shape[1])
         unsuitable = _NO_CUTOUT if program.patch is not None else unsuitable
-        if not unsuitable:
-            return fused.run(images, program, code, per_channel)
-        _say_once(f"augmenting with executor 'batch' instead of 'fused': {unsuitable}")
-    from particleaugment.executors import batch
-
-    return batch.run(images, program, code, per_channel)
+        if unsuitable:
+            _say_once(f"augmenting with executor 'batch' instead of 'fused': {unsuitable}")
+            name = "batch"
+    result: Tensor = import_module(f"particleaugment.executors.{name}").run(images, program, code, per_channel)
+    return result
 
 
 def resampled(images: Tensor, matrix: Tensor, resample: str = "bilinear") -> Tensor:
@@ -195,7 +190,7 @@ def choose_executor(executor: str, device: torch.device, ops: Iterable[str] = ()
     check_executor(executor, device)
     ops = tuple(ops)
     own = [name for name in ops if lookup(name).kind is Kind.OWN]
-    if own and executor in ("native", "fused"):
+    if own and executor not in _RUN_OWN_OPS:
         raise ValueError(
             f"executor {executor!r} runs only built-in ops, but {own[0]} is registered; use 'batch' or 'auto'"
         )

@@ -25,9 +25,10 @@ _ENHANCERS = {
 }
 
 
-def run(images: Tensor, program: Program, resample: int, fill: tuple[int, int, int]) -> Tensor:
+def run(images: Tensor, program: Program, resample: int, fill: tuple[int, ...]) -> Tensor:
     """Run a program with Pillow; images are uint8 ``[B, 3, H, W]`` or ``[B, 1, H, W]`` (then run as three channels)."""
     channels = images.shape[1]
+    red, green, blue = fill if channels == 3 else fill * 3
     arrays = images.expand(-1, 3, -1, -1).permute(0, 2, 3, 1).cpu().contiguous().numpy()
     codes = program.resample_or_unset().tolist()
     patches = None if program.patch is None else program.patch.tolist()
@@ -35,7 +36,9 @@ def run(images: Tensor, program: Program, resample: int, fill: tuple[int, int, i
     for i, (ops, args) in enumerate(zip(program.op.tolist(), program.arg.tolist())):
         chosen = [resample if code == UNSET else code for code in codes[i]]
         patch = None if patches is None else patches[i]
-        output[i] = np.asarray(run_image(Image.fromarray(arrays[i]), ops, args, chosen, patch, fill, channels == 1))
+        output[i] = np.asarray(
+            run_image(Image.fromarray(arrays[i]), ops, args, chosen, patch, (red, green, blue), channels == 1)
+        )
     result = torch.from_numpy(output).permute(0, 3, 1, 2)[:, :channels]
     return result.contiguous().to(images.device)
 

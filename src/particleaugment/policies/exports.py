@@ -8,12 +8,12 @@ from decimal import Decimal
 from functools import singledispatch
 from typing import Any, NamedTuple
 
-from particleaugment.core.op_table import OPS, Kind, lookup
+from particleaugment.core.op_table import OPS, lookup
 from particleaugment.policies.auto import PUBLISHED, AutoAugment
 from particleaugment.policies.parse import _TIMM_WEIGHTS, TIMM_OPS, parse
 from particleaugment.policies.policy import Policy, document, get_semantics
 from particleaugment.policies.rand import Identity, RandAugment
-from particleaugment.policies.snippets import TIMM_SNIPPET, TORCHVISION_SNIPPET
+from particleaugment.policies.snippets import TIMM_SNIPPET, TORCHVISION_OPS, TORCHVISION_SNIPPET
 from particleaugment.policies.subpolicies import SubPolicies, SubPolicy
 from particleaugment.policies.trivial import TrivialAugment
 from particleaugment.util.hints import nearest_name
@@ -264,7 +264,7 @@ def _torchvision_list(policy: SubPolicies) -> tuple[str, list[str]]:
 
 def _torchvision_step(step: tuple[str, float, float], semantics: str) -> tuple[str, float, float, float] | None:
     name, probability, level = step
-    if name == "SolarizeAdd" or lookup(name).kind in (Kind.OWN, Kind.PATCH):
+    if name not in TORCHVISION_OPS:
         return None
     mapping = get_semantics(semantics)
     plus, minus = (_short(mapping.argument(name, level, sign, _SIZE)) for sign in (1, -1))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["TIMM_SNIPPET", "TORCHVISION_SNIPPET"]
+import re
+
+__all__ = ["TIMM_SNIPPET", "TORCHVISION_OPS", "TORCHVISION_SNIPPET"]
 
 TIMM_SNIPPET = '''"""A policy for timm: `policy` takes and returns a Pillow image, like timm's --aa transform."""
 
@@ -91,3 +93,6 @@ def policy(image):
             image = OPS[op](image, random.choice((argument, opposite)))
     return image
 '''
+
+TORCHVISION_OPS = frozenset(re.findall(r'^    "(\w+)": lambda', TORCHVISION_SNIPPET, re.MULTILINE))
+"""The ops that this source can apply."""

@@ -33,7 +33,6 @@ _UNITS = {
     "threshold": "from {:.0f}",
     "value": "+{:.0f}",
     "factor": "x {:.2f}",
-    "pixels": "{:.2f}",
     "fraction": "{:.0%} of side",
     "side": "{:.0%} of side",
     "bits": "bits {:.0f}",
@@ -64,7 +63,7 @@ def _in_units(op: Op, argument: float) -> str:
     >>> _in_units(TABLE[3], 15.0), _in_units(TABLE[12], 0.225)
     ('15°', '22% of side')
     """
-    return _UNITS[op.unit.split()[0].rstrip(",")].format(argument)
+    return _UNITS.get(op.unit.split()[0].rstrip(","), "{:.2f}").format(argument)
 
 
 def ops_rows(images: Tensor, semantics: str = "timm-increasing") -> list[Row]:

@@ -6,6 +6,7 @@ import importlib
 import io
 import types
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,18 @@ from particleaugment.search.filter_base import FilterRecord
 from particleaugment.search.paper import PaperRecord
 from particleaugment.search.search import ParticleAugment
 
-__all__ = ["SearchLogger", "heat_map", "log_values", "policy_figure", "rendered", "search_figures", "search_metrics"]
+__all__ = [
+    "SearchLogger",
+    "heat_map",
+    "log_values",
+    "own_numbers",
+    "policy_figure",
+    "rendered",
+    "search_figures",
+    "search_metrics",
+]
 
-_NUMBERS = (
-    "effective_sample_size", "resampled", "d0", "strength", "difficulty", "wanted", "training_loss", "held_out_loss",
-)  # fmt: skip
+_COMMON = frozenset({"kind", "epoch", *(field.name for field in fields(FilterRecord))})
 
 
 class SearchLogger:
@@ -81,10 +89,19 @@ def search_metrics(search: ParticleAugment, record: FilterRecord | None = None) 
     metrics["policy/ops_per_image"] = search.policy.ops_per_image
     if record is not None:
         metrics["filter/skipped"] = float(record.skip_reason is not None)
-        found = {name: vars(record).get(name) for name in _NUMBERS}
-        metrics |= {f"filter/{name}": float(value) for name, value in found.items() if value is not None}
+        metrics |= {f"filter/{name}": value for name, value in own_numbers(vars(record)).items()}
         metrics |= {f"filter/seconds_{phase}": value for phase, value in record.seconds.items()}
     return metrics
+
+
+def own_numbers(record: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers in a filter step's record that not every filter has.
+
+    >>> own_numbers({"step": 1, "strength": 0.5, "held_out_loss": None})
+    {'strength': 0.5}
+    """
+    found = {name: value for name, value in record.items() if name not in _COMMON}
+    return {name: float(value) for name, value in found.items() if isinstance(value, (int, float))}
 
 
 def search_figures(search: ParticleAugment, record: FilterRecord | None = None) -> dict[str, Any]:

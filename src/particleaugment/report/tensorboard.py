@@ -12,14 +12,11 @@ from torch import Tensor
 from particleaugment.executors import apply
 from particleaugment.policies import Policy
 from particleaugment.report.event_file import EventFile
-from particleaugment.report.loggers import policy_figure
+from particleaugment.report.loggers import own_numbers, policy_figure
 
 __all__ = ["EventWriter"]
 
-_NUMBERS = {
-    "epoch": ("train_loss", "test_loss", "test_accuracy", "learning_rate", "ops_per_image"),
-    "filter": ("d0", "effective_sample_size", "strength", "difficulty", "wanted", "held_out_loss"),
-}
+_OF_EPOCH = ("train_loss", "test_loss", "test_accuracy", "learning_rate", "ops_per_image")
 
 
 class EventWriter:
@@ -45,13 +42,12 @@ class EventWriter:
         if self._writer is None:
             return
         kind, epoch = record["kind"], record["epoch"]
-        for name in _NUMBERS[kind]:
-            if record.get(name) is not None:
-                self._writer.add_scalar(f"{kind}/{name}", record[name], epoch)
         if kind == "filter":
-            self._writer.add_scalar("filter/skipped", float(record["skip_reason"] is not None), epoch)
-            if "resampled" in record:
-                self._writer.add_scalar("filter/resampled", float(record["resampled"]), epoch)
+            numbers = own_numbers(record) | {"skipped": float(record["skip_reason"] is not None)}
+        else:
+            numbers = {name: record[name] for name in _OF_EPOCH if record.get(name) is not None}
+        for name, value in numbers.items():
+            self._writer.add_scalar(f"{kind}/{name}", value, epoch)
         for phase, value in record["seconds"].items():
             self._writer.add_scalar(f"seconds/{phase}", value, epoch)
 

@@ -26,7 +26,7 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class FrozenDifficultyFilter(DifficultyFilter):
-    """The difficulty filter at its initial strength: nothing is measured."""
+    """Control: the difficulty filter at its initial strength, nothing measured."""
 
     kind: ClassVar[str] = "difficulty-frozen"
     needs_training_loss: ClassVar[bool] = False
@@ -57,7 +57,7 @@ class _PaperControl(PaperFilter):
 
 @dataclass(frozen=True, kw_only=True)
 class FrozenPaperFilter(_PaperControl):
-    """The paper's transition alone: nothing is measured, and weights stay equal."""
+    """Control: the paper's transition alone, nothing measured and no weight updated."""
 
     kind: ClassVar[str] = "paper-frozen"
     trains_clone: ClassVar[bool] = False
@@ -83,7 +83,7 @@ class FrozenPaperFilter(_PaperControl):
 
 @dataclass(frozen=True, kw_only=True)
 class ShuffledPaperFilter(_PaperControl):
-    """The paper's filter with the measured δ permuted among the particles: as much selection, without information."""
+    """Control: the paper's filter with δ permuted among the particles, so selection without information."""
 
     kind: ClassVar[str] = "paper-shuffled"
 
@@ -96,7 +96,7 @@ class ShuffledPaperFilter(_PaperControl):
 
 @dataclass(frozen=True, kw_only=True)
 class UnskippedPaperFilter(_PaperControl):
-    """The paper's filter without the rule that skips steps: if d0 is negative, the update inverts the ranking."""
+    """The paper's filter without the rule that skips steps; if d0 is negative, the update inverts the ranking."""
 
     kind: ClassVar[str] = "paper-unskipped"
 
@@ -107,7 +107,7 @@ class UnskippedPaperFilter(_PaperControl):
 
 @dataclass(frozen=True, kw_only=True)
 class AuthorsFilter(PaperFilter):
-    """What the authors' released code does.
+    """What the authors' released code does: the filter reset before every step, ops gated twice, level 10.
 
     Every step starts again from the initial particles, a chosen op is applied only with probability 1/2, the level is
     always 10, and resampling is multinomial.

@@ -98,7 +98,8 @@ class Filter(ABC, Generic[State]):
             :meth:`particleaugment.ParticleAugment.observe` for every batch; ``train`` knows the loss anyway.
         every: Epochs between steps. ``auto``: every epoch, or in ``train`` about a hundred steps if epochs are short.
         warmup: First epoch that may end with a filter step.
-        measure_size: Samples that a step measures on: a number or a fraction, or ``auto`` if the filter offers it.
+        measure_size: Samples that a step measures on: a number or a fraction, or ``auto`` if the filter offers it. A
+            filter that measures nothing need not have it.
     """
 
     kind: ClassVar[str]

@@ -18,7 +18,7 @@ from particleaugment.search.difficulty import DifficultyFilter
 from particleaugment.search.filter_base import Filter
 from particleaugment.search.paper import PaperFilter
 
-__all__ = ["DEFAULT", "FILTERS", "filter_settings"]
+__all__ = ["DEFAULT", "FILTERS", "filter_settings", "meaning_of"]
 
 DEFAULT: Filter[Any] = DifficultyFilter()
 """The filter of ``train``, of recipes and of :class:`particleaugment.ParticleAugment`, unless another is named."""
@@ -34,6 +34,16 @@ _CLASSES: tuple[type[Filter[Any]], ...] = (
 )
 FILTERS: Mapping[str, type[Filter[Any]]] = MappingProxyType({each.kind: each for each in _CLASSES})
 """Every filter by its kind, controls last."""
+
+
+def meaning_of(kind: str) -> str:
+    """Return what a filter is, in a line: the first one of its class's documentation.
+
+    >>> meaning_of("paper")
+    "the paper's filter, as written"
+    """
+    first = (FILTERS[kind].__doc__ or kind).partition("\n")[0].removesuffix(".")
+    return first[0].lower() + first[1:]
 
 
 def filter_settings(filter: Filter[Any]) -> dict[str, Any]:

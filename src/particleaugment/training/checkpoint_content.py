@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from particleaugment.data import PUBLISHED
 from particleaugment.models import build_model
 from particleaugment.models.weight_files import mismatch, tensor_problem
 from particleaugment.search.filter_base import Filter
@@ -36,8 +37,6 @@ from particleaugment.util.strict_json import clipped
 
 __all__ = ["ContentError", "check_content", "network_of"]
 
-# The classes of data sets that are the same everywhere; of others the network's last layer tells.
-_CLASSES = {"digits": 10, "mnist": 10, "fashion-mnist": 10, "cifar10": 10, "cifar100": 100}
 _FIELDS: Mapping[str, type | tuple[type, ...]] = {
     "config": str,
     "position": dict,
@@ -144,7 +143,8 @@ def network_of(config: Config, found: Mapping[str, Any]) -> nn.Module:
     rows = len(head) if isinstance(head, Tensor) and head.dim() else 1
     try:
         with torch.device("meta"):
-            return build_model(config.model, _CLASSES.get(config.data.name) or max(1, rows), seed=0)
+            # Of a data set that is not the same everywhere, the network's last layer tells the number of classes.
+            return build_model(config.model, PUBLISHED.get(config.data.name) or max(1, rows), seed=0)
     except ValueError as error:
         raise ContentError(str(error)) from None
 
