@@ -312,6 +312,14 @@ FORMS: dict[str, Form] = {
         start=_from_half,
         instead={"difficulty.held_out_losses": _lower, "difficulty.DifficultyFilter.held_out_of": _few},
     ),
+    "at-least-32-bound": Form(
+        start=_from_half,
+        instead={
+            "difficulty.held_out_losses": _lower,
+            "difficulty.DifficultyFilter.held_out_of": _few,
+            "difficulty.expected_loss": difficulty.expected_loss,
+        },
+    ),
     "visits-half-pace": Form(instead={"difficulty.lag": _half_the_lag}),
     "visits-no-brake": Form(instead={"difficulty.BRAKE": 0.0}),
 }
