@@ -24,7 +24,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from particleaugment.executors._compiled import claim, compiled, compiled_for_c
-from particleaugment.executors.native import COUNTER
+from particleaugment.executors.threads import COUNTER
 
 __all__ = ["Team", "run_by_team", "team"]
 
@@ -88,9 +88,9 @@ def _start(counter: Any) -> int:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def run_by_team(typing: Any, counter: Any) -> Any:
-    """Have each thread of a team make the present call, if ``counter`` is of one, and tell whether they did.
+    """Make the current call on every thread of a team if ``counter`` asks for one; return whether that was done.
 
-    A loop begins with it and returns if it is true. In the calls of the team it is false: they do the work.
+    A loop begins with it and returns if it is true. In the team's own calls it is false, and they do the work.
     """
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

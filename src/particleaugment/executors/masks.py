@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from particleaugment.executors import native
+from particleaugment.executors import threads
 from particleaugment.executors.batch import accumulated
 from particleaugment.executors.coefficients import Affine
 from particleaugment.executors.steps import ERASES, NOTHING, Array, Coefficients
@@ -44,7 +44,7 @@ def run_native(masks: Tensor, numbers: Coefficients, erased: Tensor | None, fill
     source, target = masks.numpy().view(unsigned), output.numpy().view(unsigned)
     value = np.array(fill, masks.numpy().dtype).view(unsigned)[()]
     arguments = (source, *numbers, rectangles, value, target)
-    native.on_threads(_mask_kernels.move_masks, arguments, len(masks), masks.nbytes // max(1, len(masks)))
+    threads.on_threads(_mask_kernels.move_masks, arguments, len(masks), masks.nbytes // max(1, len(masks)))
     return output
 
 

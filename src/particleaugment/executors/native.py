@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache, lru_cache
+from collections.abc import Sequence
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -15,15 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from particleaugment.core.program import UNSET, Program
+from particleaugment.executors import threads
 
 Array = NDArray[Any]
 
 PLANAR, INTERLEAVED, PACKED = 0, 1, 2
 """How an image's bytes are laid out: plane by plane, pixel by pixel, or pixel by pixel with a fourth byte, of 255."""
-_FEWEST_BYTES = 1 << 15
-"""What a thread must have to do on average: waking one for less costs more than it gains."""
-COUNTER = 8
-"""Numbers in a counter: the first is the next image, and the others are 0 if no team is asked for."""
 
 
 @cache
@@ -57,7 +53,7 @@ def run(images: Tensor, program: Program, resample: int, fill: tuple[int, ...]) 
     count, (channels, height, width) = len(images), images.shape[1:]
     given, result = images.numpy().reshape(count, -1), output.numpy().reshape(count, -1)
     arguments = (given, PLANAR, channels, height, width, op, arg, codes, patch, packed_colour(fill), result)
-    on_threads(kernels().run_images, arguments, count, images[0].numel())
+    threads.on_threads(kernels().run_images, arguments, count, images[0].numel())
     return output
 
 
@@ -83,7 +79,7 @@ def run_image(
     painted = np.empty((1, 0, 5), np.int64) if patch is None else patch
     kernels().run_images(
         given.reshape(1, -1), layout, channels, height, width, op, arg, code, painted, packed_colour(fill), result,
-        counter(), 1,
+        threads.counter(), 1,
     )  # fmt: skip
     return result.reshape(-1)
 
@@ -92,7 +88,7 @@ def resampled(images: Tensor, matrix: Tensor, resample: int) -> Tensor:
     """Resample CPU images, each with its own matrix ``[B, 6]``; black where the source is outside."""
     images, output = images.contiguous(), torch.empty(images.shape, dtype=torch.uint8, device="cpu")
     arguments = (images.numpy(), matrix.contiguous().numpy(), resample, output.numpy())
-    on_threads(kernels().resample_images, arguments, len(images), images[0].numel())
+    threads.on_threads(kernels().resample_images, arguments, len(images), images[0].numel())
     return output
 
 
@@ -104,48 +100,6 @@ def packed_colour(colour: Sequence[int]) -> np.uint32:
     """
     red, green, blue = colour if len(colour) == 3 else (colour[0],) * 3
     return np.uint32(red | green << 8 | blue << 16 | 0xFF000000)
-
-
-def counter() -> Array:
-    """Return what a compiled loop that runs on this thread alone claims its images from."""
-    return np.zeros(COUNTER, np.int64)
-
-
-def on_threads(function: Callable[..., None], arguments: Sequence[Any], count: int, size: int) -> None:
-    """Call a compiled function on torch's threads; each claims the next of ``count`` images until none is left.
-
-    Args:
-        function: The function; it must release the interpreter's lock and begin with ``run_by_team``.
-        arguments: What it is called with, before the counter that it claims from and ``count``.
-        count: Number of images.
-        size: Bytes of an image.
-    """
-    threads = min(torch.get_num_threads(), count, count * size // _FEWEST_BYTES)
-    if threads > 1 and (team := _team()) is not None and team.lock.acquire(blocking=False):
-        try:
-            function(*arguments, team.counter(threads), count)
-        finally:
-            team.lock.release()
-        return
-    # There is no team here, or another thread of Python's has it at the moment.
-    given = (*arguments, counter(), count)
-    # This thread works too: one thread fewer to wake, and the scheduler need not find it a core.
-    others = [_pool(threads, os.getpid()).submit(function, *given) for _ in range(threads - 1)]
-    function(*given)
-    for other in others:
-        other.result()
-
-
-def _team() -> Any:
-    from particleaugment.executors._team import team
-
-    return team(os.getpid())
-
-
-@lru_cache(maxsize=4)
-def _pool(threads: int, pid: int) -> ThreadPoolExecutor:
-    # Keyed by process: a forked data-loader worker must not wait for its parent's threads.
-    return ThreadPoolExecutor(threads, thread_name_prefix="particleaugment")
 
 
 @cache

@@ -16,7 +16,7 @@ from particleaugment.core import semantics
 from particleaugment.core.op_table import Kind, check_size, lookup, op_indices
 from particleaugment.core.program import UNSET, Program
 from particleaugment.core.random import checked_epoch, checked_ids, checked_seed
-from particleaugment.executors import native
+from particleaugment.executors import threads
 from particleaugment.policies.tables import Draw
 
 __all__ = ["DrawPlan", "Drawn"]
@@ -102,7 +102,7 @@ class DrawPlan:
         slots, kernels = self.slots, _kernels()
         if kernels.COMPILED:
             op, arg, codes, patch, room = self._outputs(1)
-            ids, counter = np.array([id], np.int64), native.counter()
+            ids, counter = np.array([id], np.int64), threads.counter()
             kernels.draw_many(*self._arrays, seed, epoch, *size, code, *room, op, arg, codes, patch, ids, counter, 1)
             return Drawn(op, arg, codes, patch if self._has_cutout else None)
         lists: tuple[Any, ...] = [0] * slots, [0.0] * slots, [0] * slots, [0] * 5 * slots
@@ -125,7 +125,7 @@ class DrawPlan:
         outputs = (*room, op, arg, codes, patch, ids.contiguous().numpy())
         arguments = (*self._arrays, seed, epoch, *size, UNSET, *outputs)
         # A slot takes about as long to draw as fifty bytes of an image take to augment.
-        native.on_threads(_kernels().draw_many, arguments, count, 50 * max(1, slots))
+        threads.on_threads(_kernels().draw_many, arguments, count, 50 * max(1, slots))
         resample = torch.from_numpy(codes) if self.random_code else None
         painted = torch.from_numpy(patch) if self._has_cutout else None
         return Program.trusted(torch.from_numpy(op), torch.from_numpy(arg), resample, painted)
