@@ -92,7 +92,7 @@ def threads_table() -> str:
         for row in document["results"]
     )
     machine = document["machine"]
-    text = table(["images", "threads", "images/s", "times one thread", "as many processes"], rows)
+    text = table(["images", "threads", "images/s", "times one thread", "as many processes, times one thread"], rows)
     return f"{text}\n\n{machine['cpu']}, {machine['cores']} cores. Command: `{document['command']}`."
 
 

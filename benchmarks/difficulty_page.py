@@ -72,7 +72,10 @@ CONSTANTS = {
     "FASTEST": ("m", "largest change of the logarithm of strength in one step"),
     "BELOW": ("δ", "added to strength before it is multiplied, so that it can reach 0 and leave it again"),
     "BRAKE": ("β", "most ops per image that the brake removes in one step"),
-    "FARTHEST": ("κ", "how many times the mean of all a held-out loss counts at most, where that is above chance"),
+    "FARTHEST": (
+        "κ",
+        "cap on each held-out loss, as a multiple of their mean, or chance if that is higher",
+    ),
     "LEARNED": ("λ", "largest share by which the training loss is expected to have fallen from chance"),
 }
 

@@ -40,7 +40,7 @@ EVERY = 5  # filter steps between two looks at the judge
 FAR = 0.7  # about a factor of 2
 
 
-def _counted(losses: Array, chance: float, times: float) -> Array:
+def _capped(losses: Array, chance: float, times: float) -> Array:
     return np.minimum(losses, np.maximum(chance, times * losses.mean(1, keepdims=True)))
 
 
@@ -52,15 +52,17 @@ WAYS: dict[str, Callable[[Array, float], Array]] = {
     "mean": lambda losses, chance: np.maximum(losses.mean(1), 1e-3),
     "mean, and one at chance": _with_one,
     "mean, and half of one at chance": lambda losses, chance: _with_one(losses, chance, 0.5),
-    "that of one, less half a standard error": lambda losses, chance: (
+    "mean, and one at chance, less half a standard error": lambda losses, chance: (
         _with_one(losses, chance) - losses.std(1, ddof=1) / (2 * math.sqrt(losses.shape[1]))
     ),
-    "largest as the second largest, and one": lambda losses, chance: _with_one(
+    "mean with the largest loss set to the second largest, and one at chance": lambda losses, chance: _with_one(
         np.minimum(losses, np.sort(losses, 1)[:, -2:-1]), chance
     ),
-    "at most chance, and one": lambda losses, chance: _with_one(np.minimum(losses, chance), chance),
-    "at most 2.5 times the mean or chance, and one": lambda losses, chance: _with_one(
-        _counted(losses, chance, 2.5), chance
+    "mean of losses capped at chance, and one at chance": lambda losses, chance: _with_one(
+        np.minimum(losses, chance), chance
+    ),
+    "mean of losses capped at 2.5 times the mean or chance, and one at chance": lambda losses, chance: _with_one(
+        _capped(losses, chance, 2.5), chance
     ),
 }
 
@@ -83,11 +85,11 @@ def judge_losses(task: str, seed: int, data: str) -> tuple[list[Array], int, int
         patch("particleaugment.search.difficulty.held_out_losses", measured),
     ):
         pa.train(config, Path(folder) / "run", quiet=True)
-    return [steps[int(moment * (len(steps) - 1))] for moment in MOMENTS], _held_out(chosen.size), chosen.classes
-
-
-def _held_out(size: int) -> int:
-    return int(pa.DifficultyFilter().held_out_of(size))
+    return (
+        [steps[int(moment * (len(steps) - 1))] for moment in MOMENTS],
+        int(pa.DifficultyFilter().held_out_of(chosen.size)),
+        chosen.classes,
+    )
 
 
 def _of_test_images(trainee: Any) -> Array:
@@ -132,7 +134,7 @@ def summary(rows: list[dict[str, Any]]) -> str:
         bias, spread = (math.sqrt(np.mean([row[name] ** 2 for row in of_way])) for name in ("bias", "spread"))
         above, below = (100 * np.mean([row[name] for row in of_way]) for name in ("far_above", "far_below"))
         lines.append([way, f"{bias:.2f}", f"{spread:.2f}", f"{above:.1f} %", f"{below:.1f} %"])
-    return table(["estimate", "bias", "spread", "twice too high", "half of it"], lines)
+    return table(["estimate", "bias", "spread", "over twice as high", "under half"], lines)
 
 
 if __name__ == "__main__":

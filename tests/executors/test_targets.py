@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 import torch
+from test_executors import EXECUTORS
 
 import particleaugment as pa
 from particleaugment.executors.points import BOX_FORMATS
 
-EXECUTORS = tuple(name for name in pa.EXECUTORS if name not in ("auto", "fused"))
 IMAGES = torch.randint(0, 256, (3, 3, 20, 30), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 MASKS = torch.arange(3 * 20 * 30).view(3, 20, 30) % 7
 BOXES = [torch.tensor([[2.0, 3, 12, 9], [20, 10, 30, 20]]), torch.zeros(0, 4), torch.tensor([[0.0, 0, 30, 20]])]

@@ -1,8 +1,8 @@
 """Threads that wait in compiled code, so that waking them takes no lock of Python's.
 
-Threads that wait in Python each need its lock before they enter compiled code, one after the other, and each turn has
-to wake a thread, which takes long on a virtual machine. That would explain why sixteen threads were six to nine times
-as fast as one where sixteen processes were fourteen times as fast (docs/speed.md); nobody has profiled it. These wait
+Threads that wait in Python must each take its lock before they enter compiled code, one after the other, and waking a
+thread takes long on a virtual machine. This may be why sixteen threads were six to nine times as fast as one, and
+sixteen processes fourteen times (docs/speed.md); we have not profiled it. These threads wait
 for semaphores of the C library and wake each other. Torch's own threads (OpenMP) would do, but they wait by spinning,
 which takes milliseconds on a machine that other processes use too, and they never wake in a forked process.
 """

@@ -66,7 +66,7 @@ FEWEST, MOST = 64, 1024
 INFORMED = 0.4
 """Share of training after which difficulty counts fully; before that, it is near 1 under every policy."""
 FARTHEST = 2.5
-"""How many times the mean of all a held-out loss counts at most, if it is above chance."""
+"""Cap on a single held-out loss, as a multiple of their mean; chance is the cap where that is higher."""
 LEARNED = 0.3
 """Share by which the training loss should have fallen below chance once that share of training is done."""
 FASTEST = 0.5
@@ -361,10 +361,9 @@ def loss_of_chance(labels: Tensor) -> float:
 def expected_loss(losses: Tensor, chance: float) -> float:
     """Return the loss to expect of new samples, from the losses of a few.
 
-    Losses are skewed. A good network often gets all of a few samples right, and their mean is then far below the loss
-    of new ones; so one more sample counts that is guessed at. Or it is quite wrong about one of them, and the mean is
-    too high for as long as that one is held out; so a loss counts as chance or 2.5 times the mean at most, whichever is
-    more.
+    The mean of a few losses is often far off. If a good network gets all of them right, the mean is far too low, so one
+    imaginary sample at chance is added. If it gets one of them badly wrong, the mean is too high for as long as that
+    sample is held out, so each loss is capped at 2.5 times the mean, or at chance if that is higher.
 
     >>> expected_loss(Tensor([0.0, 0.0, 0.0]), chance=2.0), expected_loss(Tensor([1.0, 2.0]), chance=math.inf)
     (0.5, 1.5)
