@@ -12,11 +12,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numba.core.unsafe.refcount import get_refcount
 from test_executors import random_batch
 
 import particleaugment as pa
 from particleaugment.executors import native, threads
-from particleaugment.executors._compiled import claim, compiled
+from particleaugment.executors._compiled import claim, compiled, unowned
 from particleaugment.executors._team import run_by_team
 
 
@@ -167,3 +168,24 @@ def test_loops_that_threads_share_are_kept_on_disk(tmp_path):
     compiled_first = "1 1" if sys.platform == "linux" else "1 0"
     assert done[0].stdout == f"4851 {compiled_first}\n", done[0].stderr
     assert done[1].stdout == "4851 0 0\n", done[1].stderr
+
+
+@compiled
+def owners_while_sliced(array, found):
+    """Hold a slice of an array and count its owners, first as it is and then without an owner."""
+    row = array[1]
+    found[0] = get_refcount(array)
+    row[0] += 1
+    free = unowned(array)
+    other = free[1]
+    found[1] = get_refcount(array)
+    other[0] += 10
+    found[2] = row[0] + other[0] - array[1, 0]
+
+
+def test_slices_of_arrays_without_an_owner_count_no_owners_and_share_their_numbers():
+    array, found = np.zeros((2, 3), np.int64), np.zeros(3, np.int64)
+    owners_while_sliced(array, found)
+    held, with_another, number = found.tolist()
+    assert with_another == held, "the second slice counted itself as an owner"
+    assert number == array[1, 0] == 11

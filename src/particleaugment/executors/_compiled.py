@@ -10,7 +10,7 @@ from typing import Any
 from numba import cfunc, njit, types
 from numba.extending import intrinsic
 
-__all__ = ["claim", "compiled", "compiled_for_c"]
+__all__ = ["claim", "compiled", "compiled_for_c", "unowned"]
 
 
 def compiled(function: Callable[..., Any]) -> Any:
@@ -42,6 +42,23 @@ def claim(typing: Any, counter: Any, amount: Any) -> Any:
         return builder.atomic_rmw("add", array.data, arguments[1], "acq_rel")
 
     return types.int64(counter, types.int64), code
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def unowned(typing: Any, array: Any) -> Any:
+    """Return an array that its caller keeps alive, as one without an owner.
+
+    Each slice of an array counts up and down how often its owner is used. If many threads take slices of one array,
+    they wait for each other there.
+    """
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        view = context.make_array(signature.return_type)(context, builder, arguments[0])
+        view.meminfo = view.meminfo.type(None)
+        view.parent = view.parent.type(None)
+        return view._getvalue()
+
+    return array(array), code
 
 
 @cache

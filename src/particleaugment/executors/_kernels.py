@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from particleaugment.core.op_table import TABLE, Kind, lookup
-from particleaugment.executors._compiled import claim
+from particleaugment.executors._compiled import claim, unowned
 from particleaugment.executors._compiled import compiled as _compile
 from particleaugment.executors._geometry_kernels import OPAQUE, affine, quarter_turns, resample
 from particleaugment.executors._team import run_by_team
@@ -42,6 +42,8 @@ def run_images(
     """
     if run_by_team(counter):
         return
+    images, op, arg, code = unowned(images), unowned(op), unowned(arg), unowned(code)
+    patch, output = unowned(patch), unowned(output)
     packed = layout == PACKED
     buffers = np.empty((1 if packed else 2, height * width), np.uint32)
     i = claim(counter, 1)
@@ -69,6 +71,7 @@ def resample_images(images: Any, matrices: Any, code: int, output: Any, counter:
     """Resample the images that ``counter`` gives out, each with its own matrix; black where the source is outside."""
     if run_by_team(counter):
         return
+    images, matrices, output = unowned(images), unowned(matrices), unowned(output)
     channels, height, width = images.shape[1:]
     buffers = np.empty((2, height * width), np.uint32)
     i = claim(counter, 1)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from particleaugment.executors._compiled import claim
+from particleaugment.executors._compiled import claim, unowned
 from particleaugment.executors._compiled import compiled as _compile
 from particleaugment.executors._team import run_by_team
 
@@ -25,6 +25,8 @@ def move_masks(
     """Move the masks of the images that ``counter`` gives out, unsigned ``[B, M, H, W]``, writing ``output``."""
     if run_by_team(counter):
         return
+    masks, row, matrices, turns = unowned(masks), unowned(row), unowned(matrices), unowned(turns)
+    erased, output = unowned(erased), unowned(output)
     count, height, width = masks.shape[1:]
     kinds = np.empty(row.shape[1], np.int64)
     numbers = np.empty((row.shape[1], 6), np.int32)

@@ -1,9 +1,7 @@
 """Threads that wait in compiled code, so that waking them takes no lock of Python's.
 
-Threads that wait in Python must each take its lock before they enter compiled code, one after the other, and waking a
-thread takes long on a virtual machine. This may be why sixteen threads were six to nine times as fast as one, and
-sixteen processes fourteen times (docs/speed.md); we have not profiled it. These threads wait
-for semaphores of the C library and wake each other. Torch's own threads (OpenMP) would do, but they wait by spinning,
+Threads that wait in Python must each take its lock before they enter compiled code, one after the other. These wait for
+semaphores of the C library and wake each other. Torch's own threads (OpenMP) would do, but they wait by spinning,
 which takes milliseconds on a machine that other processes use too, and they never wake in a forked process.
 """
 

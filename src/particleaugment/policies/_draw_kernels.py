@@ -16,7 +16,7 @@ from particleaugment.core.random import CENTRAL, FAR, MIDDLE, Stream
 from particleaugment.policies.tables import Draw
 
 try:
-    from particleaugment.executors._compiled import claim
+    from particleaugment.executors._compiled import claim, unowned
     from particleaugment.executors._compiled import compiled as _compile
     from particleaugment.executors._team import run_by_team
 except ImportError:
@@ -337,6 +337,10 @@ def draw_many(
     """Draw the programs that ``counter`` gives out, a row each of ``op``, ``arg``, ``codes`` and ``patch``."""
     if run_by_team(counter):
         return
+    whole, ops, rules, names = unowned(whole), unowned(ops), unowned(rules), unowned(names)
+    level, gate, edges, ids = unowned(level), unowned(gate), unowned(edges), unowned(ids)
+    u, chosen, op, arg = unowned(u), unowned(chosen), unowned(op), unowned(arg)
+    codes, patch = unowned(codes), unowned(patch)
     start = claim(counter, _TOGETHER)
     while start < count:
         for i in range(start, min(start + _TOGETHER, count)):
