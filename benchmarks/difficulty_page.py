@@ -25,6 +25,7 @@ from particleaugment.report.metrics import history
 from particleaugment.report.strength import difficulty
 from particleaugment.report.svg import BLUE, GREEN, INK, ORANGE, PURPLE, RED, inline_svg
 from particleaugment.search import difficulty as rules
+from particleaugment.search import training_signs as signs
 from particleaugment.search.difficulty import DifficultyFilter
 from particleaugment.training.run import RunFolder
 
@@ -45,7 +46,8 @@ ARMS_SHOWN = {
     "trivialaugment": "TrivialAugment",
     "randaugment-2-6": "RandAugment, two ops at level 6",
     "randaugment-3-4": "RandAugment, three ops at level 4",
-    "difficulty-2-percent": "**difficulty filter**, holding out 2 %, not fading out",
+    "difficulty-2-percent": "**difficulty filter**, without tolerance, holding out 2 %, not fading out",
+    "difficulty-1-percent": "**difficulty filter**, without tolerance",
     "difficulty-frozen": "its initial strength, for the whole run",
     "gap": "gap filter (withdrawn)",
     "moderate-steered": "steered to 1, from strength 1",
@@ -68,7 +70,10 @@ CONSTANTS = {
     "STEERED": ("ρ", "share of training in which strength is steered and samples are held out"),
     "FADED": ("φ", "share of training, at its end, over which augmentation fades out"),
     "MEMORY": ("μ", "share of training over which held-out losses are averaged"),
-    "INFORMED": ("τ", "share of training after which errors count fully"),
+    "TOLERANCE": ("θ", "error, as a logarithm, up to which strength stays as it is"),
+    "INFORMED": ("τ", "share of training after which strength rises at full speed"),
+    "KNOWING": ("υ", "share of the loss of chance below which the network has learned much"),
+    "DOUBT": ("ω", "share of the mean held-out loss above which the easiest tenth of the images are in doubt"),
     "FASTEST": ("m", "largest change of the logarithm of strength in one step"),
     "BELOW": ("δ", "added to strength before it is multiplied, so that it can reach 0 and leave it again"),
     "BRAKE": ("β", "most ops per image that the brake removes in one step"),
@@ -130,7 +135,8 @@ def constants_table() -> str:
     rows = [["w₀, w₁", f"{filter.early_difficulty:g}, {filter.difficulty:g}", "wanted difficulty, first and last"]]
     rows += [["v", f"{filter.speed:g}", "`speed`: how far the logarithm of strength could move over a run"]]
     rows += [["S", f"{filter.strongest:g}", "highest strength, half of `slots`"]]
-    rows += [[sign, f"{getattr(rules, name):g}", meaning] for name, (sign, meaning) in CONSTANTS.items()]
+    values = vars(signs) | vars(rules)
+    rows += [[sign, f"{values[name]:g}", meaning] for name, (sign, meaning) in CONSTANTS.items()]
     return table(["", "value", "meaning"], rows)
 
 
@@ -154,7 +160,7 @@ def strengths() -> str:
 
 
 def fixed_courses() -> str:
-    """Draw the difficulty of good fixed policies over training, and the line that the filter follows."""
+    """Draw the difficulty of good fixed policies over training, and what the filter wants and tolerates."""
     found, filter = _judged(*ON_GPU), DifficultyFilter()
 
     def draw_fixed_courses(figure: Any, axes: Any) -> None:
@@ -166,6 +172,9 @@ def fixed_courses() -> str:
         steered = range(0, round(100 * rules.STEERED) + 1)
         wanted = [filter.wanted(done, 100) for done in steered]
         axes.plot(steered, wanted, color=INK, linestyle=":", linewidth=1.6, label="wanted by the filter")
+        axes.fill_between(
+            steered, *zip(*map(rules.tolerated, wanted)), color=INK, alpha=0.08, linewidth=0, label="tolerated by it"
+        )
         axes.set(xlabel="training done, %", ylabel="difficulty", xlim=(0, 100), ylim=(0, None))
         figure.legend(frameon=False, loc="outside right upper")
 

@@ -217,6 +217,12 @@ WITHDRAWN: Mapping[str, ProvingArm] = MappingProxyType(
             (),
             fixed=False,
         ),
+        "difficulty-1-percent": ProvingArm(
+            "difficulty-1-percent",
+            "withdrawn: the default when it corrected small errors too and wanted a difficulty of 0.6 in the end",
+            (),
+            fixed=False,
+        ),
         "gap": ProvingArm("gap", "withdrawn: steered severity by the generalisation gap", (), fixed=False),
         "gap-frozen": ProvingArm("gap-frozen", "withdrawn: its particles, nothing measured", (), fixed=False),
     }

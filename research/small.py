@@ -29,16 +29,11 @@ from particleaugment.core.random import Stream  # noqa: E402
 from particleaugment.policies.mixture import Mixture, even_counts  # noqa: E402
 from particleaugment.policies.policy import Draws, get_semantics  # noqa: E402
 from particleaugment.search import difficulty  # noqa: E402
-from particleaugment.search.difficulty import (  # noqa: E402
-    DifficultyFilter,
-    DifficultyRecord,
-    DifficultyState,
-    averaged,
-    lag,
-)
+from particleaugment.search.difficulty import DifficultyFilter, DifficultyRecord, DifficultyState  # noqa: E402
 from particleaugment.search.filter_base import Subject  # noqa: E402
 from particleaugment.search.held_out import Division  # noqa: E402
 from particleaugment.search.plain_losses import evaluation_mode, own_statistics  # noqa: E402
+from particleaugment.search.training_signs import averaged, expected_loss, lag  # noqa: E402
 from particleaugment.training.config import Config  # noqa: E402
 from particleaugment.training.shared import SharedParts  # noqa: E402
 from particleaugment.util.stop import Stop  # noqa: E402
@@ -48,13 +43,15 @@ from particleaugment.util.stop import Stop  # noqa: E402
 class Form:
     """A form of the filter: its settings, its replacements in ``search/``, and its start as a share of 2.
 
-    If a form says nothing else, it holds out 2 % of the samples, at least 64, and measures them with the statistics of
-    their own batch, as the default once did.
+    If a form says nothing else, it does as the default once did: it holds out 2 % of the samples, at least 64, measures
+    them with the statistics of their own batch, and corrects small errors too.
     """
 
     settings: tuple[str, ...] = ()
     instead: dict[str, Any] = field(default_factory=dict)
     start: Callable[[int], float] = lambda epochs: min(1.0, epochs / difficulty.LONG)
+    of_default: bool = False  # whether it changes today's default, and not that of its time
+    by_size: Callable[[int], tuple[str, ...]] = lambda size: ()  # more settings, from the number of training images
 
     @property
     def replaced(self) -> dict[str, Any]:
@@ -64,7 +61,10 @@ class Form:
             start = difficulty.FULL * self.start(epochs) if isinstance(filter.start, str) else filter.start
             return min(filter.strongest, start)
 
+        if self.of_default:
+            return self.instead
         return {
+            "difficulty.DifficultyFilter.updated": _tolerant(0.0),
             "difficulty.DifficultyFilter.first_strength": first_strength,
             "difficulty.DifficultyFilter.held_out_of": _two_percent,
             "difficulty.held_out_losses": _with_own_statistics,
@@ -139,6 +139,7 @@ def _tolerant(tolerance: float) -> Callable[..., DifficultyState]:
         epoch: int,
         epochs: int,
         chance: float = math.inf,
+        doubt: bool = False,
     ) -> DifficultyState:
         steps, done = epochs / filter.interval, epoch / epochs
         held_out_loss = averaged(held_out_loss, state.held_out_loss, difficulty.MEMORY * steps)
@@ -155,6 +156,57 @@ def _tolerant(tolerance: float) -> Callable[..., DifficultyState]:
         return replace(state, strength=strength, held_out_loss=held_out_loss)
 
     return updated
+
+
+def _applied(share: Callable[[float, float], float]) -> dict[str, Any]:
+    """Apply a share of the strength that depends on time and on the share so far; steer up only at full strength."""
+    plain_init, plain_step = DifficultyFilter.init, DifficultyFilter.step
+
+    def init(filter: DifficultyFilter, seed: int, ops: tuple[str, ...], epochs: int) -> DifficultyState:
+        return replace(plain_init(filter, seed, ops, epochs), applied=share(0.0, 1.0))
+
+    def step(
+        filter: DifficultyFilter, state: DifficultyState, subject: Subject, *, epoch: int, epochs: int
+    ) -> tuple[DifficultyState, DifficultyRecord]:
+        found, record = plain_step(filter, state, subject, epoch=epoch, epochs=epochs)
+        if state.applied == 0 or (epoch < 0.9 * epochs and state.applied < 1 and found.strength > state.strength):
+            found = replace(found, strength=state.strength)
+        return replace(found, applied=share(epoch / epochs, found.applied)), record
+
+    return {"difficulty.DifficultyFilter.init": init, "difficulty.DifficultyFilter.step": step}
+
+
+def _with_a_pause(done: float, applied: float) -> float:
+    return 0.0 if 0.2 <= done < 0.25 else applied
+
+
+def _one_op_first(done: float, applied: float) -> float:
+    return max(0.5, min(1.0, 0.5 + (done - 0.2) / 0.4))
+
+
+def _by_epochs(size: int) -> tuple[str, ...]:
+    """One wide op where the core has 100 epochs, 2.5 or three where it has 250 or 500."""
+    if size >= 10_000:
+        return "start=1.0", "semantics=trivial-wide"
+    return (f"start={3.0 if size < 1500 else 2.5}",)
+
+
+def _by_size(size: int) -> tuple[str, ...]:
+    """Two ops up to 2,500 images, one from 10,000 on. For runs of 100 epochs or more."""
+    return (f"start={2 - max(0.0, min(1.0, math.log(size / 2500) / math.log(4))):.2f}",)
+
+
+def _wide_by_size(size: int) -> tuple[str, ...]:
+    """Two moderate ops up to 3,000 images, otherwise one wide op. For runs of 100 epochs or more."""
+    return ("start=1.0", "semantics=trivial-wide") if size > 3000 else ()
+
+
+_NO_DOUBT: dict[str, Any] = {"difficulty.nothing_is_certain": lambda losses, chance: False}
+_UNTIL_04: dict[str, Any] = {"difficulty.STEERED": 0.4}
+_KEPT: dict[str, Any] = {
+    "difficulty.DifficultyFilter.held_out_of": lambda filter, samples: 0,
+    "difficulty.DifficultyFilter.holds_out_in": lambda filter, epoch, epochs: False,
+}
 
 
 def _with_averages(subject: Subject) -> torch.Tensor:
@@ -317,16 +369,27 @@ FORMS: dict[str, Form] = {
         instead={
             "difficulty.held_out_losses": _lower,
             "difficulty.DifficultyFilter.held_out_of": _few,
-            "difficulty.expected_loss": difficulty.expected_loss,
+            "difficulty.expected_loss": expected_loss,
         },
     ),
+    "pause": Form(instead={"difficulty.STEERED": 0.6, **_applied(_with_a_pause)}, of_default=True, by_size=_by_epochs),
+    "one-op-first": Form(instead={"difficulty.STEERED": 0.6, **_NO_DOUBT, **_applied(_one_op_first)}, of_default=True),
+    "by-epochs-kept": Form(instead=_KEPT, of_default=True, by_size=_by_epochs),
+    "until-0.4": Form(instead=_UNTIL_04, of_default=True),
+    "by-size": Form(of_default=True, by_size=_by_size),
+    "wide-by-size": Form(of_default=True, by_size=_wide_by_size),
+    "until-0.4-wide-by-size": Form(instead=_UNTIL_04, of_default=True, by_size=_wide_by_size),
     "visits-half-pace": Form(instead={"difficulty.lag": _half_the_lag}),
     "visits-no-brake": Form(instead={"difficulty.BRAKE": 0.0}),
 }
 
 
 def _settings(arm: str, size: int) -> tuple[str, ...]:
-    return ARMS[arm].settings(size) if arm in ARMS else ("filter=difficulty", *FORMS[arm].settings)
+    if arm in ARMS:
+        return ARMS[arm].settings(size)
+    form = FORMS[arm]
+    known = form.of_default or any(setting.startswith("difficulty=") for setting in form.settings)
+    return ("filter=difficulty", *(() if known else ("difficulty=0.6",)), *form.settings, *form.by_size(size))
 
 
 def _run_form(job: dict[str, Any], config: Config, runs: Path, shared: SharedParts, stop: Stop) -> Any:

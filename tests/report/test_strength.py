@@ -72,7 +72,7 @@ def test_the_page_tells_difficulty_strength_and_ops_and_nothing_of_particles(pag
     assert (
         "Strength was 2.00 ops per image in the first epoch and 3.50 at most (epoch 11). It ends at 3.50. All" in page
     )
-    assert "difficulty in epoch 16, averaged, wanted 0.68" in page
+    assert "difficulty in epoch 16, averaged; 0.46 to 1.01 is fine" in page
     assert parsed.figures >= 6
 
 
@@ -145,7 +145,7 @@ def test_a_line_of_progress_says_strength_and_difficulty(tiny, no_report, tmp_pa
     words = [word for setting in settings for word in ("--set", setting)]
     outcome = command("train", *words, "--out", tmp_path / "run")
     lines = [line for line in outcome.stdout.splitlines() if line.startswith("epoch")]
-    measured = r"  difficulty \d\.\d\d \(wanted \d\.\d\d\)"
+    measured = r"  difficulty \d\.\d\d \(\d\.\d\d to \d\.\d\d is fine\)"
     for number, line in enumerate(lines, start=1):
         assert bool(re.search(rf"%  strength \d\.\d\d ops/image{measured if number > 1 else ''}", line)), line
     assert filter_note(1.0, 2, 1.5, {"difficulty": None, "wanted": None}) == "strength 1.50 ops/image  2 steps skipped"

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -11,16 +12,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 import particleaugment as pa
-from particleaugment.search.difficulty import (
-    FADED,
-    INFORMED,
-    LEARNED,
-    STEERED,
-    DifficultyState,
-    lag,
-    loss_of_chance,
-)
+from particleaugment.search.difficulty import FADED, INFORMED, STEERED, TOLERANCE, DifficultyState
 from particleaugment.search.filter_base import Subject
+from particleaugment.search.training_signs import LEARNED, lag, loss_of_chance, nothing_is_certain
 from particleaugment.training.records import RecordError, check_record
 
 OPS = ("Rotate", "Color", "Equalize")
@@ -55,7 +49,7 @@ def test_the_wanted_difficulty_falls_until_samples_are_no_longer_held_out():
     learned=st.floats(0.01, 0.1),
     epochs=st.integers(100, 400),
 )
-def test_a_simulated_network_follows_the_wanted_difficulty_from_half_of_training_on(harder, held_out, learned, epochs):
+def test_a_simulated_network_is_at_a_tolerated_difficulty_from_half_of_training_on(harder, held_out, learned, epochs):
     filter = pa.DifficultyFilter()
 
     def losses(strength, epoch):
@@ -63,8 +57,65 @@ def test_a_simulated_network_follows_the_wanted_difficulty_from_half_of_training
 
     strengths = steered(filter, epochs, losses)
     for epoch in range(epochs // 2, int(STEERED * epochs) + 1):
-        wanted = min(filter.strongest, (filter.wanted(epoch, epochs) - learned) / harder)
-        assert strengths[epoch - 1] == pytest.approx(wanted, rel=0.15, abs=0.1)
+        difficulty, wanted = learned + harder * strengths[epoch - 1], filter.wanted(epoch, epochs)
+        assert difficulty < 1.1 * wanted * math.exp(TOLERANCE)
+        assert difficulty > 0.9 * wanted * math.exp(-TOLERANCE) or strengths[epoch - 1] == filter.strongest
+
+
+@PROPERTY
+@given(error=st.floats(-0.99, 0.99), strength=st.floats(0, 4), done=st.floats(0.01, 0.8))
+def test_strength_stays_as_it_is_where_training_is_about_as_hard_as_wanted(error, strength, done):
+    filter, epoch = pa.DifficultyFilter(), max(1, int(done * 200))
+    training = filter.wanted(epoch, 200) * math.exp(error * TOLERANCE)
+    state = DifficultyState(seed=0, ops=OPS, steps=epoch, strength=strength, held_out_loss=1.0)
+    kept = filter.updated(state, training, 1.0, epoch=epoch, epochs=200)
+    assert kept.strength == pytest.approx(strength, abs=1e-12)
+
+
+def test_training_that_is_far_too_hard_loses_its_augmentation_early():
+    # Flipped digits are three times as hard as new ones after a fifth of training, while both are still hard.
+    strengths = steered(pa.DifficultyFilter(), 100, lambda strength, epoch: (1.0 + 1.5 * min(1, strength), 1.0))
+    assert strengths[29] < 0.5
+
+
+@PROPERTY
+@given(strength=st.floats(0, 4), training=st.floats(0, 10), held_out=st.floats(0, 10), epochs=st.integers(40, 400))
+def test_where_the_network_is_sure_of_nothing_strength_falls_to_0_in_a_fifth_of_training(
+    strength, training, held_out, epochs
+):
+    filter = pa.DifficultyFilter()
+    state = DifficultyState(seed=0, ops=OPS, steps=1, strength=strength, held_out_loss=1.0)
+    for epoch in range(epochs // 4, epochs // 4 + epochs // 5):
+        before = state.strength
+        state = filter.updated(state, training, held_out, epoch=epoch, epochs=epochs, doubt=True)
+        assert state.strength <= before
+    assert state.strength == 0
+
+
+LOSSES = st.lists(st.floats(0, 20), min_size=10, max_size=80)
+
+
+@PROPERTY
+@given(losses=LOSSES, chance=st.floats(0.5, 10), order=st.randoms(use_true_random=False))
+def test_doubt_depends_on_no_order_and_an_easy_sixth_removes_it(losses, chance, order):
+    shuffled = order.sample(losses, len(losses))
+    assert nothing_is_certain(torch.tensor(losses), chance) == nothing_is_certain(torch.tensor(shuffled), chance)
+    easy = losses + [0.0] * (len(losses) // 5 + 1)
+    assert not nothing_is_certain(torch.tensor(easy), chance)
+
+
+@pytest.mark.parametrize(
+    ("losses", "chance", "doubt"),
+    [
+        ([math.log(3)] * 64, math.log(30), True),  # ten digits are known, their three tints are not
+        ([math.log(3)] * 9, math.log(30), False),  # too few samples to say
+        ([2.2] * 64, math.log(10), False),  # nothing is learned yet
+        ([0.05] * 16 + [1.5] * 48, math.log(10), False),  # hard samples beside easy ones
+        ([0.3] * 64, math.inf, False),  # no classes
+    ],
+)
+def test_a_network_that_has_learned_much_and_is_sure_of_nothing_is_in_doubt(losses, chance, doubt):
+    assert nothing_is_certain(torch.tensor(losses, dtype=torch.float64), chance) is doubt
 
 
 @PROPERTY
@@ -77,7 +128,7 @@ def test_early_measurements_that_say_little_move_strength_little(bias, epochs):
 
 
 def test_where_plain_training_is_harder_than_wanted_nothing_is_left_by_half_of_training():
-    assert steered(pa.DifficultyFilter(), 100, lambda strength, epoch: (1.2 + strength, 1.0))[49] == 0
+    assert steered(pa.DifficultyFilter(), 100, lambda strength, epoch: (2.0 + strength, 1.0))[49] == 0
 
 
 def test_where_augmentation_does_not_raise_the_loss_strength_goes_to_its_end():
@@ -203,7 +254,7 @@ def test_a_step_says_what_it_measured():
     filter = pa.DifficultyFilter(start=1.0)
     state, record = filter.step(filter.init(0, OPS, epochs=50), subject(1.0, 0.5), epoch=1, epochs=50)
     assert (record.step, record.training_loss, record.held_out_loss, record.difficulty) == (1, 0.5, 1.0, 0.5)
-    error = math.log(filter.wanted(1, 50) / 0.5) * (1 / 50) / INFORMED
+    error = (math.log(filter.wanted(1, 50) / 0.5) - TOLERANCE) * (1 / 50) / INFORMED
     assert state.strength == record.strength == pytest.approx(1.25 * math.exp(0.5 * error) - 0.25)
     later, record = filter.step(state, subject(9.0, 0.1), epoch=41, epochs=50)
     assert later.strength == state.strength
@@ -238,6 +289,26 @@ def test_in_ones_own_loop_it_steers_by_the_losses_that_it_is_shown():
             assert record.training_loss == pytest.approx(float(losses.detach().mean()) / 10)
             assert record.difficulty == pytest.approx(record.training_loss / search.state.held_out_loss)
     assert search.policy.ops_per_image > 1.5
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        nn.CrossEntropyLoss(reduction="none", label_smoothing=0.1),
+        partial(nn.functional.cross_entropy, reduction="none", label_smoothing=0.1),
+    ],
+)
+def test_a_loss_under_which_no_sample_is_certain_is_refused(loss):
+    data = torch.zeros(60, 3, 8, 8, dtype=torch.uint8), torch.arange(60) % 3
+    search = pa.ParticleAugment(data, epochs=3, seed=0)
+    image, _, number = search.training_set()[0]
+    for _ in search.epochs():
+        search.augment(image[None], torch.tensor([number]))
+        search.observe(torch.tensor([number]), torch.ones(1))
+        with pytest.raises(ValueError, match=r"step's loss has label_smoothing=0.1.*pass it without"):
+            search.step(nn.Linear(1, 3), loss=loss, preprocess=lambda images: images / 255)
+        break
+    pa.PaperFilter().check_loss(loss)  # compares losses of one kind, whatever it is
 
 
 def test_a_loop_that_shows_no_losses_is_stopped():
@@ -339,7 +410,7 @@ def test_strength_settles_without_swinging_whatever_augmentation_does_to_the_los
 def test_noise_of_the_held_out_loss_moves_strength_little():
     noise = (1 + 0.3 * torch.randn(200, generator=torch.Generator().manual_seed(0))).tolist()
     strengths = steered(pa.DifficultyFilter(), 200, lambda strength, epoch: (0.4 * strength, noise[epoch - 1]))
-    wanted = [pa.DifficultyFilter().wanted(epoch, 200) / 0.4 for epoch in range(1, 161)]
-    off = torch.tensor([found / due - 1 for found, due in zip(strengths[100:], wanted[100:])])
-    assert off.std() < 0.15
-    assert abs(off.mean()) < 0.1
+    late = torch.tensor(strengths[100:])
+    assert late.std() / late.mean() < 0.15
+    assert 0.4 * late.max() < 1.15 * pa.DifficultyFilter().wanted(100, 200) * math.exp(TOLERANCE)
+    assert 0.4 * late.min() > 0.85 * pa.DifficultyFilter().wanted(160, 200) * math.exp(-TOLERANCE)

@@ -14,6 +14,7 @@ from particleaugment.report.html import figure, heading, paragraph
 from particleaugment.report.metrics import RunHistory
 from particleaugment.report.summary import averaged_difficulty
 from particleaugment.report.svg import BLUE, INK, PURPLE, inline_svg, log_scale
+from particleaugment.search.difficulty import tolerated
 
 __all__ = [
     "difficulty",
@@ -37,14 +38,15 @@ def strength_story(run: RunHistory) -> list[Markup | None]:
         paragraph(
             "Difficulty is the training loss under augmentation divided by the loss on plain held-out images. Near 0, "
             "the network memorises its training images. Above 1, they are harder than new images. The filter adds ops "
-            "when training is too easy, and removes ops when it is too hard."
+            "when training is far too easy, and removes ops when it is far too hard."
         )
         if steered
         else None,
         figure(
             steered,
-            "Difficulty after each filter step (thin), its running average (thick), and the wanted value (dotted). "
-            "In the grey part, strength is fixed, then fades out, and the network also trains on the held-out images.",
+            "Difficulty after each filter step (thin), its running average (thick), the wanted value (dotted), and "
+            "where strength stays as it is (light band). In the grey part, strength is fixed, then fades out, and the "
+            "network also trains on the held-out images.",
         ),
         heading("How strong augmentation was"),
         paragraph(_course(run)),
@@ -59,8 +61,8 @@ def reached(run: RunHistory) -> tuple[str, str] | None:
     if not found:
         return None
     last, value = found[-1]
-    wanted = f", wanted {last['wanted']:.2f}" if last.get("wanted") is not None else ""
-    return f"{value:.2f}", f"difficulty in epoch {last['epoch']}, averaged{wanted}"
+    fine = "; {:.2f} to {:.2f} is fine".format(*tolerated(last["wanted"])) if last.get("wanted") is not None else ""
+    return f"{value:.2f}", f"difficulty in epoch {last['epoch']}, averaged{fine}"
 
 
 def strength_of(mixture: Mixture) -> float:
@@ -99,7 +101,10 @@ def difficulty(run: RunHistory) -> str:
         axes.plot(epochs, averages, color=BLUE, linewidth=1.8, label="difficulty")
         wanted = [(step["epoch"], step["wanted"]) for step in steps if step.get("wanted") is not None]
         if wanted:
-            axes.plot(*zip(*wanted), color=INK, linewidth=1.2, linestyle=":", label="wanted")
+            measured, values = zip(*wanted)
+            axes.plot(measured, values, color=INK, linewidth=1.2, linestyle=":", label="wanted")
+            bounds = zip(*map(tolerated, values))
+            axes.fill_between(measured, *bounds, color=INK, alpha=0.08, linewidth=0)
         _shade(axes, run)
         axes.set(xlabel="epoch", ylabel="difficulty", xlim=_span(run))
         log_scale(axes)

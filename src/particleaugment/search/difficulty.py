@@ -7,9 +7,13 @@ step:
 1. *measurement*: the difficulty, which is the epoch's mean training loss under augmentation divided by the mean loss on
    a few plain held-out samples. Training computes the first anyway. The second takes one or two small forward passes,
    and is averaged over a twentieth of training;
-2. *error*: the logarithm of wanted over measured difficulty, clipped to [-1, 1];
-3. *update*: strength changes by a factor, whose logarithm is the error times ``speed`` over the number of steps;
-4. *brake*: if the training loss falls more slowly than training time passes, the run is too short to learn under
+2. *error*: the logarithm of wanted over measured difficulty. Policies of similar difficulty are equally good, so one
+   of up to :data:`TOLERANCE` counts as none; beyond that, its excess is clipped to [-1, 1];
+3. *doubt*: if augmentation destroys the labels from the start, training and held-out loss are equally high, and
+   difficulty looks right. But then the network is sure of no held-out sample; see :func:`nothing_is_certain`. The error
+   is -1 then;
+4. *update*: strength changes by a factor, whose logarithm is the error times ``speed`` over the number of steps;
+5. *brake*: if the training loss falls more slowly than training time passes, the run is too short to learn under
    augmentation, and strength drops at once; see :func:`lag`.
 
 Only the held-out loss is averaged: it is noisy, and hardly depends on current strength. The training loss responds to
@@ -29,7 +33,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
@@ -42,16 +46,16 @@ from particleaugment.policies.trivial import TrivialAugment
 from particleaugment.search.checks import check_count, check_moments, check_size
 from particleaugment.search.filter_base import Filter, FilterRecord, FilterState, Subject
 from particleaugment.search.plain_losses import held_out_losses
+from particleaugment.search.training_signs import (
+    LEAST_LOSS,
+    averaged,
+    expected_loss,
+    lag,
+    loss_of_chance,
+    nothing_is_certain,
+)
 
-__all__ = [
-    "DifficultyFilter",
-    "DifficultyRecord",
-    "DifficultyState",
-    "averaged",
-    "expected_loss",
-    "lag",
-    "loss_of_chance",
-]
+__all__ = ["DifficultyFilter", "DifficultyRecord", "DifficultyState", "tolerated"]
 
 STEERED = 0.8
 """Share of training over which strength is steered and samples are held out."""
@@ -63,20 +67,16 @@ FULL = 2.0
 """Mean number of ops per image that long runs start at."""
 FEWEST, MOST = 64, 1024
 """Bounds on the number of held-out samples if ``measure_size`` is ``auto`` and there are enough samples."""
+TOLERANCE = 0.4
+"""Error up to which strength stays as it is: training may be one and a half times as hard or as easy as wanted."""
 INFORMED = 0.4
-"""Share of training after which difficulty counts fully; before that, it is near 1 under every policy."""
-FARTHEST = 2.5
-"""Cap on a single held-out loss, as a multiple of their mean; chance is the cap where that is higher."""
-LEARNED = 0.3
-"""Share by which the training loss should have fallen below chance once that share of training is done."""
+"""Share of training after which strength rises at full speed; before that, difficulty is near 1 under every policy."""
 FASTEST = 0.5
 """Largest logarithm of the factor by which strength changes in one step."""
 BELOW = 0.25
 """Added to strength before it is multiplied, so that it can reach 0 and leave it again."""
 BRAKE = 2.0
 """Most ops per image that the brake removes in one step."""
-_GRACE = 0.03  # of training, before which nothing can be said about its pace
-_LEAST_LOSS = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,14 +150,14 @@ class DifficultyFilter(Filter[DifficultyState]):
 
     >>> filter = DifficultyFilter()
     >>> filter.wanted(epoch=0, epochs=100), filter.wanted(epoch=80, epochs=100)
-    (1.1, 0.6)
+    (1.1, 0.85)
     >>> state = filter.init(seed=0, ops=("Rotate", "Color"), epochs=100)
     >>> memorising = filter.updated(state, training_loss=0.1, held_out_loss=1.0, epoch=50, epochs=100)
     >>> state.strength, round(memorising.strength, 3)
     (2.0, 3.107)
     """
 
-    difficulty: float = 0.6
+    difficulty: float = 0.85
     early_difficulty: float = 1.1
     speed: float = 40.0
     start: float | str = "auto"
@@ -235,6 +235,7 @@ class DifficultyFilter(Filter[DifficultyState]):
             epoch=epoch,
             epochs=epochs,
             chance=chance,
+            doubt=nothing_is_certain(losses, chance),
         )
         return state, self.record(
             state,
@@ -259,6 +260,7 @@ class DifficultyFilter(Filter[DifficultyState]):
         epoch: int,
         epochs: int,
         chance: float = math.inf,
+        doubt: bool = False,
     ) -> DifficultyState:
         """Return the state after two losses were measured.
 
@@ -269,11 +271,16 @@ class DifficultyFilter(Filter[DifficultyState]):
             epoch: The epoch, counted from 1.
             epochs: Length of the run.
             chance: Loss of a network that has learned nothing, if known.
+            doubt: Whether the network is sure of no held-out sample.
         """
         steps, done = epochs / self.interval, epoch / epochs
         held_out_loss = averaged(held_out_loss, state.held_out_loss, MEMORY * steps)
-        error = math.log(self.wanted(epoch, epochs) * held_out_loss / max(training_loss, _LEAST_LOSS))
-        error = max(-1.0, min(1.0, error)) * min(1.0, done / INFORMED)
+        error = math.log(self.wanted(epoch, epochs) * held_out_loss / max(training_loss, LEAST_LOSS))
+        error = max(-1.0, min(1.0, math.copysign(max(0.0, abs(error) - TOLERANCE), error)))
+        if error > 0:
+            error *= min(1.0, done / INFORMED)
+        if doubt:
+            error = -1.0
         rate = self.speed / steps
         strength = (state.strength + BELOW) * math.exp(min(FASTEST, rate) * error) - BELOW
         behind = lag(training_loss, chance, done)
@@ -314,63 +321,20 @@ class DifficultyFilter(Filter[DifficultyState]):
         """Raise a ValueError where the settings do not suit the ops."""
         self.policy(self.init(0, ops, epochs))
 
+    def check_loss(self, loss: Callable[..., Any]) -> None:
+        """Raise a ValueError where the loss of a perfect network would not be 0."""
+        smoothing = getattr(loss, "label_smoothing", 0) or getattr(loss, "keywords", {}).get("label_smoothing", 0)
+        if smoothing:
+            raise ValueError(
+                f"step's loss has label_smoothing={smoothing:g}, which hides how sure the network is of held-out "
+                "samples; pass it without, such as nn.CrossEntropyLoss(reduction='none')"
+            )
 
-def averaged(loss: float, average: float, memory: float) -> float:
-    """Return the average after one more held-out loss, in which a jump counts as a factor of 3 at most.
 
-    >>> averaged(2.0, average=0.0, memory=10), averaged(2.0, average=1.0, memory=10), averaged(50.0, 1.0, memory=10)
-    (2.0, 1.1, 1.2)
+def tolerated(wanted: float) -> tuple[float, float]:
+    """Return the lowest and the highest difficulty at which strength stays as it is.
 
-    Args:
-        loss: The loss of the held-out samples.
-        average: The average so far; 0 before the first.
-        memory: Over how many losses it is averaged.
+    >>> [round(bound, 2) for bound in tolerated(0.9)]
+    [0.6, 1.34]
     """
-    if average == 0:
-        return max(loss, _LEAST_LOSS)
-    change = max(1 / 3, min(3.0, loss / average)) - 1
-    return max(average * (1 + change / max(1.0, memory)), _LEAST_LOSS)
-
-
-def lag(training_loss: float, chance: float, done: float) -> float:
-    """Return how far training is behind its time, from -1 to 0, or infinity where it is not.
-
-    When a share of training is done, the training loss should have fallen from chance by that share, up to
-    :data:`LEARNED`. Runs that are long enough for augmentation are always ahead of that.
-
-    >>> lag(training_loss=2.0, chance=2.3, done=0.1), lag(training_loss=2.2, chance=2.3, done=0.1)
-    (inf, -0.565...)
-    """
-    due = min(done, LEARNED)
-    if done < _GRACE:
-        return math.inf
-    behind = (1 - training_loss / chance) / due - 1
-    return max(-1.0, behind) if behind < 0 else math.inf
-
-
-def loss_of_chance(labels: Tensor) -> float:
-    """Return the cross-entropy of guessing among the classes evenly; infinity where there is one class.
-
-    >>> loss_of_chance(Tensor([0, 1, 1, 0]))
-    0.693...
-    """
-    classes = len(labels.unique())
-    return math.log(classes) if classes > 1 else math.inf
-
-
-def expected_loss(losses: Tensor, chance: float) -> float:
-    """Return the loss to expect of new samples, from the losses of a few.
-
-    The mean of a few losses is often far off. If a good network gets all of them right, the mean is far too low, so one
-    imaginary sample at chance is added. If it gets one of them badly wrong, the mean is too high for as long as that
-    sample is held out, so each loss is capped at 2.5 times the mean, or at chance if that is higher.
-
-    >>> expected_loss(Tensor([0.0, 0.0, 0.0]), chance=2.0), expected_loss(Tensor([1.0, 2.0]), chance=math.inf)
-    (0.5, 1.5)
-    >>> expected_loss(Tensor([9.0] + [0.0] * 8), chance=2.0)
-    0.45
-    """
-    if math.isinf(chance):
-        return float(losses.mean())
-    counted = losses.clamp(max=max(chance, FARTHEST * float(losses.mean())))
-    return (float(counted.sum()) + chance) / (len(losses) + 1)
+    return wanted * math.exp(-TOLERANCE), wanted * math.exp(TOLERANCE)

@@ -8,7 +8,7 @@ reports. :class:`particleaugment.ParticleAugment` and ``train`` know filters by 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -150,6 +150,9 @@ class Filter(ABC, Generic[State]):
 
     def check_data(self, labels: Tensor, split: tuple[Tensor, Tensor] | None, seed: int) -> None:
         """Raise a ValueError where a step could not be taken with samples of these labels; see :class:`Subject`."""
+
+    def check_loss(self, loss: Callable[..., Any]) -> None:
+        """Raise a ValueError where a step cannot measure with this loss function; see :attr:`Subject.trainee`."""
 
     @property
     def interval(self) -> int:

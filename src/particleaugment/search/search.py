@@ -283,6 +283,7 @@ class ParticleAugment:
         if self._ended:
             raise ValueError(f"search.step was already called in epoch {self.epoch}; call it once, after each epoch")
         self._check_use()
+        self.filter.check_loss(loss)
         model = unwrapped(model, shared=ranks is None)
         optimizer, batch_size = training_of_clone(self.filter, model, optimizer, batch_size)
         learner = Learner(model, optimizer, loss, preprocess, autocast, scaler, accumulate, max_grad_norm)

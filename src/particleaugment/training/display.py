@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from particleaugment.search.difficulty import tolerated
 from particleaugment.training.clock import duration
 from particleaugment.util.output import Output
 
@@ -26,13 +27,14 @@ def filter_note(ops_per_image: float, skipped: int, strength: float | None, step
         step: Fields of the last step; empty before the first.
 
     >>> filter_note(1.86, 0, 2.0, {"difficulty": 0.834, "wanted": 0.92})
-    'strength 2.00 ops/image  difficulty 0.83 (wanted 0.92)'
+    'strength 2.00 ops/image  difficulty 0.83 (0.62 to 1.37 is fine)'
     """
     if strength is None:
         return f"{ops_per_image:.2f} ops/image  {skipped} steps skipped"
     note = f"strength {strength:.2f} ops/image"
     if step.get("difficulty") is not None:
-        note += f"  difficulty {step['difficulty']:.2f} (wanted {step['wanted']:.2f})"
+        low, high = tolerated(step["wanted"])
+        note += f"  difficulty {step['difficulty']:.2f} ({low:.2f} to {high:.2f} is fine)"
     return f"{note}  {skipped} steps skipped" if skipped else note
 
 
