@@ -136,7 +136,7 @@ class DifficultyFilter(Filter[DifficultyState]):
 
     Attributes:
         difficulty: Wanted ratio of training loss under augmentation to loss on plain held-out samples, after four
-            fifths of training.
+            fifths of training. Strength stays as it is if difficulty is within a factor of 1.5 of that.
         early_difficulty: Wanted ratio at the start; it falls linearly to ``difficulty``.
         speed: How far the logarithm of strength could move over the whole run if the error were always 1.
         start: Strength at the start. ``auto``: 0 for runs of up to 50 epochs, 2 from 100 epochs on, and in proportion
