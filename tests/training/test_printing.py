@@ -30,7 +30,7 @@ def test_what_a_run_prints(tiny, tmp_path):
     )
     for number, line in enumerate(lines[1:4], start=1):
         left = r"  \d+ s left" if number < 3 else ""
-        measured = r"( +difficulty \d+\.\d\d \(wanted \d\.\d\d\))?"
+        measured = r"( +difficulty \d+\.\d\d \(\d\.\d\d to \d\.\d\d is fine\))?"
         note = rf"loss \d\.\d+  accuracy \d+\.\d\d %  strength \d\.\d\d ops/image{measured}"
         assert re.fullmatch(rf"epoch {number}/3  {note}{left}", line)
     for row in (
