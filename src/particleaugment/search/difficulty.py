@@ -7,8 +7,8 @@ step:
 1. *measurement*: the difficulty, which is the epoch's mean training loss under augmentation divided by the mean loss on
    a few plain held-out samples. Training computes the first anyway. The second takes one or two small forward passes,
    and is averaged over a twentieth of training;
-2. *error*: the logarithm of wanted over measured difficulty. Policies of similar difficulty are equally good, so one
-   of up to :data:`TOLERANCE` counts as none; beyond that, its excess is clipped to [-1, 1];
+2. *error*: the logarithm of wanted over measured difficulty. Policies of similar difficulty are about equally good, so
+   one of up to :data:`TOLERANCE` counts as none; beyond that, its excess is clipped to [-1, 1];
 3. *doubt*: if augmentation destroys the labels from the start, training and held-out loss are equally high, and
    difficulty looks right. But then the network is sure of no held-out sample; see :func:`nothing_is_certain`. The error
    is -1 then;

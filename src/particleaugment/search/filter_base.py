@@ -152,7 +152,7 @@ class Filter(ABC, Generic[State]):
         """Raise a ValueError where a step could not be taken with samples of these labels; see :class:`Subject`."""
 
     def check_loss(self, loss: Callable[..., Any]) -> None:
-        """Raise a ValueError where a step cannot measure with this loss function; see :attr:`Subject.trainee`."""
+        """Raise a ValueError where a step cannot measure with this loss function."""
 
     @property
     def interval(self) -> int:
